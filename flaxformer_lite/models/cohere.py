@@ -30,7 +30,7 @@ BASE = llama_like.BASE | dict(
     pad_token_id=0,
 )
 PRESETS = {
-    "tiny": dict(d_model=128, num_heads=4, num_kv_heads=2, mlp_dim=344, decoder_layers=4),
+    "tiny": llama_like.TINY,
     "command_r": dict(d_model=8192, num_heads=64, mlp_dim=22528, decoder_layers=40),
 }
 config = partial(build, "cohere", BASE, PRESETS, "command_r")

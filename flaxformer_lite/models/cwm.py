@@ -31,15 +31,7 @@ BASE = llama_like.BASE | dict(
     windows=(0, WINDOW, WINDOW, WINDOW),
 )
 PRESETS = {
-    "tiny": dict(
-        d_model=128,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=32,
-        mlp_dim=344,
-        decoder_layers=4,
-        windows=(0, 64),
-    ),
+    "tiny": llama_like.TINY | dict(head_dim=32, windows=(0, 64)),
     "32b": dict(d_model=6144, num_heads=48, num_kv_heads=8, mlp_dim=21504, decoder_layers=64),
 }
 config = partial(build, "cwm", BASE, PRESETS, "32b")

@@ -24,9 +24,7 @@ BASE = llama_like.BASE | dict(
     pad_token_id=0,
 )
 PRESETS = {
-    "tiny": dict(
-        d_model=128, num_heads=4, num_kv_heads=2, head_dim=32, mlp_dim=344, decoder_layers=4
-    ),
+    "tiny": llama_like.TINY | dict(head_dim=32),
     "0.3b": dict(d_model=1024, num_heads=16, num_kv_heads=2, mlp_dim=3072, decoder_layers=18),
 }
 config = partial(build, "ernie4_5", BASE, PRESETS, "0.3b")

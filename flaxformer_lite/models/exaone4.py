@@ -27,7 +27,7 @@ BASE = llama_like.BASE | dict(
     pattern=(LayerKind(window=0),),
 )
 PRESETS = {  # table 1
-    "tiny": dict(d_model=128, num_heads=4, num_kv_heads=2, mlp_dim=344, decoder_layers=4),
+    "tiny": llama_like.TINY,
     "1.2b": dict(
         d_model=2048,
         num_heads=32,

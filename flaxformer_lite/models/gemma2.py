@@ -24,16 +24,7 @@ BASE = gemma.BASE | dict(
     attention_scale=256**-0.5,
 )
 PRESETS = {  # table 1
-    "tiny": dict(
-        d_model=128,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=48,
-        mlp_dim=344,
-        decoder_layers=4,
-        windows=(64, 0),
-        attention_scale=48**-0.5,
-    ),
+    "tiny": llama_like.TINY | dict(head_dim=48, windows=(64, 0), attention_scale=48**-0.5),
     "2b": dict(d_model=2304, num_heads=8, num_kv_heads=4, mlp_dim=9216, decoder_layers=26),
     "9b": dict(d_model=3584, num_heads=16, num_kv_heads=8, mlp_dim=14336, decoder_layers=42),
     "27b": dict(

@@ -39,16 +39,8 @@ BASE = gemma.BASE | dict(
 )
 SMALL = dict(vocab_size=262144, max_length=32768, position=Rope(base=1000000.0))
 PRESETS = {  # table 1
-    "tiny": dict(
-        d_model=128,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=48,
-        mlp_dim=344,
-        decoder_layers=4,
-        position=Rope(base=1000000.0),
-        pattern=pattern(64, 0),
-    ),
+    "tiny": llama_like.TINY
+    | dict(head_dim=48, position=Rope(base=1000000.0), pattern=pattern(64, 0)),
     "270m": SMALL
     | dict(
         d_model=640,

@@ -26,15 +26,7 @@ BASE = llama_like.BASE | dict(
     pad_token_id=151329,
 )
 PRESETS = {
-    "tiny": dict(
-        d_model=128,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=32,
-        mlp_dim=344,
-        decoder_layers=4,
-        pad_token_id=0,
-    ),
+    "tiny": llama_like.TINY | dict(head_dim=32, pad_token_id=0),
     "9b": dict(d_model=4096, num_heads=32, num_kv_heads=2, mlp_dim=13696, decoder_layers=40),
 }
 config = partial(build, "glm", BASE, PRESETS, "9b")

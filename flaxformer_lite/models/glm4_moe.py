@@ -29,14 +29,7 @@ MOE = MoeConfig(
 )
 SMALL_MOE = dataclasses.replace(MOE, num_experts=8, experts_per_token=2, mlp_dim=86, shared_dim=86)
 PRESETS = {
-    "tiny": dict(
-        d_model=128,
-        num_heads=4,
-        num_kv_heads=2,
-        mlp_dim=344,
-        decoder_layers=4,
-        feed_forward=SMALL_MOE,
-    ),
+    "tiny": llama_like.TINY | dict(feed_forward=SMALL_MOE),
     "air": dict(
         d_model=4096,
         num_heads=96,

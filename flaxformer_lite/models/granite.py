@@ -25,14 +25,7 @@ BASE = llama_like.BASE | dict(
     tie_embeddings=True,
 )
 PRESETS = {  # table 2
-    "tiny": dict(
-        d_model=128,
-        num_heads=4,
-        num_kv_heads=2,
-        mlp_dim=344,
-        decoder_layers=4,
-        attention_scale=1 / 32,
-    ),
+    "tiny": llama_like.TINY | dict(attention_scale=1 / 32),
     "2b": dict(
         d_model=2048,
         num_heads=32,

@@ -19,7 +19,7 @@ BASE = llama_like.BASE | dict(
     vocab_size=128256, max_length=131072, norm_at=("in", "branch", "final")
 )
 PRESETS = {
-    "tiny": dict(d_model=128, num_heads=4, num_kv_heads=2, mlp_dim=344, decoder_layers=4),
+    "tiny": llama_like.TINY,
     "14b": dict(d_model=6144, num_heads=48, num_kv_heads=8, mlp_dim=14336, decoder_layers=38),
 }
 config = partial(build, "hyperclovax", BASE, PRESETS, "14b")

@@ -14,7 +14,7 @@ BASE = llama_like.BASE
 Model = llama_like.Model
 
 PRESETS = {
-    "tiny": dict(d_model=128, num_heads=4, num_kv_heads=2, mlp_dim=344, decoder_layers=4),
+    "tiny": llama_like.TINY,
     # TinyLlama's sizes
     "1b": dict(d_model=2048, num_heads=32, num_kv_heads=4, mlp_dim=5632, decoder_layers=22),
     "7b": dict(d_model=4096, num_heads=32, mlp_dim=11008, decoder_layers=32),

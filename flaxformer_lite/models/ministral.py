@@ -19,9 +19,7 @@ BASE = mistral.BASE | dict(
     windows=(0, 32768, 32768, 32768),
 )
 PRESETS = {
-    "tiny": dict(
-        d_model=128, num_heads=4, num_kv_heads=2, mlp_dim=344, decoder_layers=4, windows=(0, 64)
-    ),
+    "tiny": llama_like.TINY | dict(windows=(0, 64)),
     "8b": dict(
         d_model=4096, num_heads=32, num_kv_heads=8, head_dim=128, mlp_dim=12288, decoder_layers=36
     ),

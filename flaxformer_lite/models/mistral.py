@@ -13,9 +13,7 @@ from flaxformer_lite.models.presets import build
 
 BASE = llama_like.BASE | dict(max_length=32768, windows=(4096,))
 PRESETS = {  # table 1
-    "tiny": dict(
-        d_model=128, num_heads=4, num_kv_heads=2, mlp_dim=344, decoder_layers=4, windows=(64,)
-    ),
+    "tiny": llama_like.TINY | dict(windows=(64,)),
     "7b": dict(d_model=4096, num_heads=32, num_kv_heads=8, mlp_dim=14336, decoder_layers=32),
 }
 config = partial(build, "mistral", BASE, PRESETS, "7b")

@@ -10,7 +10,7 @@ from flaxformer_lite.models.presets import build
 
 BASE = qwen_like.BASE
 PRESETS = {  # table 1
-    "tiny": dict(d_model=128, num_heads=4, num_kv_heads=2, mlp_dim=344, decoder_layers=4),
+    "tiny": llama_like.TINY,
     "0.5b": dict(
         d_model=896,
         num_heads=14,

@@ -15,14 +15,8 @@ from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 
 BASE = qwen_like.BASE
 PRESETS = {
-    "tiny": dict(
-        d_model=128,
-        num_heads=4,
-        num_kv_heads=2,
-        mlp_dim=344,
-        decoder_layers=4,
-        feed_forward=MoeConfig(mlp_dim=86, shared_dim=172, shared_gate=True, normalize=False),
-    ),
+    "tiny": llama_like.TINY
+    | dict(feed_forward=MoeConfig(mlp_dim=86, shared_dim=172, shared_gate=True, normalize=False)),
     "a2.7b": dict(  # Qwen1.5-MoE-A2.7B
         d_model=2048,
         num_heads=16,

@@ -14,9 +14,7 @@ from flaxformer_lite.models.weight_map import add_prefix
 
 BASE = qwen_like.BASE | dict(bias_at=(), qk_norm="rms", head_dim=128, max_length=40960)
 PRESETS = {  # table 1
-    "tiny": dict(
-        d_model=128, num_heads=4, num_kv_heads=2, head_dim=48, mlp_dim=344, decoder_layers=4
-    ),
+    "tiny": llama_like.TINY | dict(head_dim=48),
     "0.6b": dict(
         d_model=1024,
         num_heads=16,

@@ -16,15 +16,7 @@ from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 
 BASE = qwen3.BASE
 PRESETS = {  # table 2
-    "tiny": dict(
-        d_model=128,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=48,
-        mlp_dim=344,
-        decoder_layers=4,
-        feed_forward=MoeConfig(mlp_dim=86),
-    ),
+    "tiny": llama_like.TINY | dict(head_dim=48, feed_forward=MoeConfig(mlp_dim=86)),
     "30b_a3b": dict(
         d_model=2048,
         num_heads=32,

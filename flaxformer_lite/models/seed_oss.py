@@ -22,9 +22,7 @@ BASE = llama_like.BASE | dict(
     pad_token_id=1,
 )
 PRESETS = {
-    "tiny": dict(
-        d_model=128, num_heads=4, num_kv_heads=2, head_dim=48, mlp_dim=344, decoder_layers=4
-    ),
+    "tiny": llama_like.TINY | dict(head_dim=48),
     "36b": dict(d_model=5120, num_heads=80, num_kv_heads=8, mlp_dim=27648, decoder_layers=64),
 }
 config = partial(build, "seed_oss", BASE, PRESETS, "36b")

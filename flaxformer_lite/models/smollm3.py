@@ -31,14 +31,7 @@ BASE = llama_like.BASE | dict(
     pattern=(*[LayerKind()] * (EVERY - 1), LayerKind(position=Nope())),
 )
 PRESETS = {
-    "tiny": dict(
-        d_model=128,
-        num_heads=4,
-        num_kv_heads=2,
-        mlp_dim=344,
-        decoder_layers=4,
-        pattern=(LayerKind(), LayerKind(position=Nope())),
-    ),
+    "tiny": llama_like.TINY | dict(pattern=(LayerKind(), LayerKind(position=Nope()))),
     "3b": dict(d_model=2048, num_heads=16, num_kv_heads=4, mlp_dim=11008, decoder_layers=36),
 }
 config = partial(build, "smollm3", BASE, PRESETS, "3b")

@@ -31,6 +31,7 @@ BASE = dict(
     mlp="gated",
     tie_embeddings=False,
 )
+TINY = dict(d_model=128, num_heads=4, num_kv_heads=2, mlp_dim=344, decoder_layers=4)
 
 
 class Model(DecoderModel):
