@@ -99,8 +99,8 @@ def resolve(folder: str, name: str) -> Any:
             f"{folder}: no {name[:80]!r}{near}; choose from {', '.join(sorted(modules))}, or your"
             " own as module:Name."
         )
-    module, _, row = modules[name].partition(":")
-    plugin = importlib.import_module(module)
+    file, _, row = modules[name].partition(":")
+    plugin = importlib.import_module(file)
     if row:
         return plugin.family(row)
     return plugin

@@ -24,7 +24,7 @@ from flaxformer_lite.config import (
     rules,
 )
 from flaxformer_lite.config.parts import StackCall
-from flaxformer_lite.nn.attentions.arguments import Arguments, check_mask
+from flaxformer_lite.nn.attentions.arguments import Arguments, Bias as LogitBias, check_mask
 from flaxformer_lite.nn.attentions.dispatch import select_implementation
 from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.nn.functions.block_local import WeightDropout
@@ -300,7 +300,7 @@ class Attention(ContextLayer):
         seen: Seen,
         *,
         scale: float,
-        bias: Bias | jax.Array | None = None,
+        bias: LogitBias | jax.Array | None = None,
     ) -> Arguments:
         """Returns the arguments of attention to the layer's own tokens.
 
@@ -322,7 +322,7 @@ class Attention(ContextLayer):
         seen: Seen,
         *,
         scale: float,
-        bias: Bias | jax.Array | None = None,
+        bias: LogitBias | jax.Array | None = None,
     ) -> Arguments:
         """Returns the arguments of attention, with the slots of a cache and with dropout."""
         dropout_rate, dropout_key = dropout_of_weights(self, self.execution)
@@ -354,11 +354,14 @@ class Attention(ContextLayer):
 
     def place_heads(
         self, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array
-    ) -> tuple[jax.Array, ...]:
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Splits queries, keys and values over devices, and names them for rematerialization."""
         constrain = sharding_of(self.execution).constrain
-        heads = [constrain(x, "BTNH") for x in (q_BTNH, k_BSKH, v_BSKH)]
-        return named(QKV, *heads)
+        q_BTNH = constrain(q_BTNH, "BTNH")
+        k_BSKH = constrain(k_BSKH, "BTNH")
+        v_BSKH = constrain(v_BSKH, "BTNH")
+        q_BTNH, k_BSKH, v_BSKH = named(QKV, q_BTNH, k_BSKH, v_BSKH)
+        return q_BTNH, k_BSKH, v_BSKH
 
     def project_out(self, out_BTNH: jax.Array, x_BTD: jax.Array) -> jax.Array:
         """Gates what the heads found by the layer's input, and projects it back, [B, T, D]."""
