@@ -265,13 +265,7 @@ def write(cfg: ModelConfig) -> Json:
 
 PUBLISHED = llama_like.published(
     "deepseek_v2",
-    defaults=dict(
-        hidden_size=4096,
-        intermediate_size=11008,
-        num_hidden_layers=32,
-        num_attention_heads=32,
-        max_position_embeddings=2048,
-    ),
+    defaults=llama_like.DEFAULTS,
     names=names,
     heads=llama_like.heads("DeepseekV2", only=Model.heads),
     fixed={"norm_topk_prob": False, "mlp_bias": False, "scoring_func": "softmax"},

@@ -12,7 +12,7 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.rope_fields import read_rope, write_rope
+from flaxformer_lite.models.rope_fields import read_rope
 from flaxformer_lite.models.weight_map import add_prefix, omit_prefixes, weight_rows
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -47,12 +47,8 @@ def read(fields: Fields) -> ModelFields:
 
 
 def write(cfg: ModelConfig) -> Json:
-    return {
-        "num_key_value_heads": cfg.kv_heads,
-        "head_dim": cfg.head_width,
-        "attention_bias": "query" in cfg.bias_at,
-        **write_rope(cfg.position, fraction="partial_rotary_factor"),
-    }
+    heads = llama_like.write_heads(cfg, fraction="partial_rotary_factor")
+    return heads | {"attention_bias": "query" in cfg.bias_at}
 
 
 PUBLISHED = llama_like.published(

@@ -49,13 +49,10 @@ BASE = llama_like.BASE | dict(
 )
 LARGE = dict(d_model=2880, num_heads=64, num_kv_heads=8, head_dim=64, mlp_dim=2880)
 PRESETS = {  # table 1
-    "tiny": dict(
-        d_model=128,
-        num_heads=4,
-        num_kv_heads=2,
+    "tiny": llama_like.TINY
+    | dict(
         head_dim=32,
         mlp_dim=128,
-        decoder_layers=4,
         windows=(32, 0),
         position=Rope(base=150000.0),
         feed_forward=MoeConfig(

@@ -76,14 +76,7 @@ def write(cfg: ModelConfig) -> Json:
 
 PUBLISHED = llama_like.published(
     "granite",
-    defaults=dict(
-        vocab_size=32000,
-        hidden_size=4096,
-        intermediate_size=11008,
-        num_hidden_layers=32,
-        max_position_embeddings=2048,
-        tie_word_embeddings=False,
-    ),
+    defaults=llama_like.DEFAULTS | dict(vocab_size=32000, tie_word_embeddings=False),
     heads=llama_like.heads("Granite", only=Model.heads),
     fields=FIELDS,
     read=read,

@@ -54,14 +54,7 @@ def write(cfg: ModelConfig) -> Json:
 PUBLISHED = dataclasses.replace(
     granite.PUBLISHED,
     model_type="hyperclovax",
-    defaults=dict(
-        vocab_size=32000,
-        hidden_size=4096,
-        intermediate_size=11008,
-        num_hidden_layers=32,
-        num_attention_heads=32,
-        max_position_embeddings=2048,
-    ),
+    defaults=llama_like.DEFAULTS | dict(vocab_size=32000),
     names=lambda cfg: BODY,
     heads=llama_like.heads("HyperCLOVAX", only=Model.heads),
     read=read,

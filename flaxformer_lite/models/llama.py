@@ -13,6 +13,7 @@ from flaxformer_lite.nn.positions.rope import Rope
 BASE = llama_like.BASE
 Model = llama_like.Model
 
+LLAMA3 = dict(vocab_size=128256, max_length=8192, position=Rope(base=500000.0))
 PRESETS = {
     "tiny": llama_like.TINY,
     # TinyLlama's sizes
@@ -26,26 +27,10 @@ PRESETS = {
         decoder_layers=80,
         max_length=4096,
     ),
-    "llama3_8b": dict(
-        d_model=4096,
-        num_heads=32,
-        num_kv_heads=8,
-        mlp_dim=14336,
-        decoder_layers=32,
-        vocab_size=128256,
-        max_length=8192,
-        position=Rope(base=500000.0),
-    ),
-    "llama3_70b": dict(
-        d_model=8192,
-        num_heads=64,
-        num_kv_heads=8,
-        mlp_dim=28672,
-        decoder_layers=80,
-        vocab_size=128256,
-        max_length=8192,
-        position=Rope(base=500000.0),
-    ),
+    "llama3_8b": LLAMA3
+    | dict(d_model=4096, num_heads=32, num_kv_heads=8, mlp_dim=14336, decoder_layers=32),
+    "llama3_70b": LLAMA3
+    | dict(d_model=8192, num_heads=64, num_kv_heads=8, mlp_dim=28672, decoder_layers=80),
 }
 config = partial(build, "llama", llama_like.BASE, PRESETS, "7b")
 

@@ -18,14 +18,7 @@ BASE = llama_like.BASE | dict(
     max_length=32768, position=Rope(base=1e6), feed_forward=MoeConfig(balance=0.02)
 )
 PRESETS = {  # table 1
-    "tiny": dict(
-        d_model=128,
-        num_heads=4,
-        num_kv_heads=2,
-        mlp_dim=172,
-        decoder_layers=4,
-        feed_forward=MoeConfig(num_experts=4),
-    ),
+    "tiny": llama_like.TINY | dict(mlp_dim=172, feed_forward=MoeConfig(num_experts=4)),
     "8x7b": dict(d_model=4096, num_heads=32, num_kv_heads=8, mlp_dim=14336, decoder_layers=32),
     "8x22b": dict(
         d_model=6144,

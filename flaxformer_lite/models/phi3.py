@@ -14,7 +14,7 @@ from flaxformer_lite.models import glm
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.rope_fields import read_rope, write_rope
+from flaxformer_lite.models.rope_fields import read_rope
 from flaxformer_lite.models.weight_map import add_prefix, omit_prefixes, weight_rows
 
 BASE = llama_like.BASE | dict(
@@ -56,10 +56,8 @@ def read(fields: Fields) -> ModelFields:
 
 def write(cfg: ModelConfig) -> Json:
     fields = {
-        "num_key_value_heads": cfg.kv_heads,
-        "head_dim": cfg.head_width,
+        **llama_like.write_heads(cfg, fraction="partial_rotary_factor"),
         "sliding_window": cfg.windows[0] or None,
-        **write_rope(cfg.position, fraction="partial_rotary_factor"),
     }
     original = cfg.position.original_max_position_embeddings
     if original:

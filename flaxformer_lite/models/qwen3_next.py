@@ -18,7 +18,7 @@ from flaxformer_lite.models.fields import (
     shortest_pattern,
 )
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.rope_fields import read_rope, write_rope
+from flaxformer_lite.models.rope_fields import read_rope
 from flaxformer_lite.models.weight_map import (
     Published,
     WeightRow,
@@ -139,9 +139,7 @@ def write_layers(cfg: ModelConfig) -> Json:
     deltas = [mixer for mixer in mixers if isinstance(mixer, GatedDeltaConfig)]
     delta = deltas[0] if deltas else DELTA
     return {
-        "num_key_value_heads": cfg.kv_heads,
-        "head_dim": cfg.head_width,
-        **write_rope(cfg.position, fraction="partial_rotary_factor"),
+        **llama_like.write_heads(cfg, fraction="partial_rotary_factor"),
         **{name: getattr(delta, ours) for name, ours in SIZES.items()},
         "layer_types": [FULL if mixer is None else LINEAR for mixer in mixers],
         "attention_bias": "query" in cfg.bias_at,

@@ -10,7 +10,7 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields, omit
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.rope_fields import read_rope, write_rope
+from flaxformer_lite.models.rope_fields import read_rope
 from flaxformer_lite.models.weight_map import add_prefix, omit_prefixes, weight_rows
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -60,11 +60,9 @@ def read(fields: Fields) -> ModelFields:
 
 def write(cfg: ModelConfig) -> Json:
     return {
-        "num_key_value_heads": cfg.kv_heads,
-        "head_dim": cfg.head_width,
+        **llama_like.write_heads(cfg),
         "sliding_window": cfg.windows[0] or None,
         "use_bias": "mlp" in cfg.bias_at,
-        **write_rope(cfg.position),
     }
 
 

@@ -80,6 +80,14 @@ FIELDS = dict(
     hidden_act="activation",
     rms_norm_eps="norm_eps",
 )
+# transformers' values of fields that a config.json leaves out.
+DEFAULTS = dict(
+    hidden_size=4096,
+    intermediate_size=11008,
+    num_hidden_layers=32,
+    num_attention_heads=32,
+    max_position_embeddings=2048,
+)
 
 
 def heads(
@@ -140,11 +148,12 @@ def read_heads(fields: Fields, kv_heads: int = 0, head_dim: int = 0) -> ModelFie
     return read_sizes(fields, kv_heads, head_dim) | {"position": read_rope(fields)}
 
 
-def write_heads(cfg: ModelConfig) -> Json:
+def write_heads(cfg: ModelConfig, **names: str) -> Json:
+    """Inverts `read_heads`; `names` are those of fields, as in `write_rope`."""
     return {
         "num_key_value_heads": cfg.kv_heads,
         "head_dim": cfg.head_width,
-        **write_rope(cfg.position),
+        **write_rope(cfg.position, **names),
     }
 
 
