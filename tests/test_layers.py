@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from flaxformer_lite.registry import FOLDERS
+from tools.structure import DEVICE
 
 PACKAGE = Path(__file__).parents[1] / "flaxformer_lite"
 LAYERS = (
@@ -67,6 +68,8 @@ MOST_FILES = {
 MOST_FAMILY_EDGES = 75  # imports of one family by another
 MOST_FAMILIES_OPENED = 4  # that opening a family runs, itself among them
 MOST_ANY = 330  # annotations `Any` in the package
+# The record that a mesh implements, what differs by device, and the choice of an attention.
+KNOW_DEVICES = {"functions/sharding.py", "functions/tuning.py", "attentions/dispatch.py"}
 REGISTRY = ("registry.resolve", "registry.resolve_class", "registry.available")
 # A config's plug-in fields name files of the folders above it; what they hold is imported when a
 # config is read.
@@ -263,3 +266,10 @@ def test_few_annotations_are_any():
     assert untyped("from typing import Any\n\ndef f(x: Any) -> list[Any]: ...") == 2
     counts = {str(path): untyped(path.read_text()) for path in FILES}
     assert sum(counts.values()) <= MOST_ANY, sorted(counts, key=counts.get)[-5:]
+
+
+def test_three_files_of_nn_know_kinds_of_devices():
+    """Equations read as mathematics: they ask for what they want to compute, by its name."""
+    nn = PACKAGE / "nn"
+    knowing = {path for path in nn.rglob("*.py") if DEVICE.search(path.read_text())}
+    assert {str(path.relative_to(nn)) for path in knowing} == KNOW_DEVICES
