@@ -13,7 +13,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.config import ConfigError, Execution, ModelConfig, NormConfig
+from flaxformer_lite.config import ConfigError, Execution, ModelConfig
 from flaxformer_lite.nn.feed_forwards.capacity_moe import CapacityMoeConfig
 from flaxformer_lite.nn.feed_forwards.moe import Matrices, MoeConfig, hidden_of_experts
 from flaxformer_lite.nn.functions import block_local, kernels
@@ -61,14 +61,7 @@ class AnyLengthLocalGlobalConfig(LocalGlobalConfig):
     def module(self, execution: Execution, *, causal: bool, name: str | None = None) -> nn.Module:
         if causal:
             return super().module(execution, causal=True, name=name)
-        return AnyLengthLocalGlobal(
-            self.attention,
-            execution,
-            radius=self.radius,
-            global_block=self.global_block,
-            norm=NormConfig(kind="rms", eps=self.norm_eps),
-            name=name,
-        )
+        return AnyLengthLocalGlobal(self.attention, execution, record=self, name=name)
 
 
 class AnyLengthLocalGlobal(LocalGlobal):
@@ -79,8 +72,8 @@ class AnyLengthLocalGlobal(LocalGlobal):
         kept_BT = documents.kept_BT
         # ONNX has no maximum over time, and jax2onnx no remainder of symbols.
         position_1T = jnp.arange(kept_BT.shape[1], dtype=jnp.int32)[None]
-        number_1T = jax.lax.div(position_1T, jnp.full_like(position_1T, self.global_block))
-        last_1T = number_1T * self.global_block + (self.global_block - 1)
+        number_1T = jax.lax.div(position_1T, jnp.full_like(position_1T, self.record.global_block))
+        last_1T = number_1T * self.record.global_block + (self.record.global_block - 1)
         is_end_BT = kept_BT & (position_1T == last_1T)
         count_B1 = is_end_BT.sum(axis=1, keepdims=True, dtype=jnp.int32)
         own_BT = jnp.where(kept_BT & (count_B1 > 0), jnp.minimum(number_1T, count_B1 - 1), -1)
@@ -88,8 +81,10 @@ class AnyLengthLocalGlobal(LocalGlobal):
 
     @nn.nowrap
     def add_up(self, x_BTD: jax.Array, sums: Sums) -> jax.Array:
-        numbers_Q = jnp.arange(x_BTD.shape[1])[:: self.global_block]  # perhaps one more than sums
-        numbers_Q = jax.lax.div(numbers_Q, jnp.full_like(numbers_Q, self.global_block))
+        numbers_Q = jnp.arange(x_BTD.shape[1])[
+            :: self.record.global_block
+        ]  # perhaps one more than sums
+        numbers_Q = jax.lax.div(numbers_Q, jnp.full_like(numbers_Q, self.record.global_block))
         is_own_BTQ = sums.own_BT[..., None] == numbers_Q[None, None]
         sums_BQD = jnp.einsum("BTQ,BTD->BQD", is_own_BTQ.astype(jnp.float32), x_BTD)
         return sums_BQD.astype(x_BTD.dtype)
@@ -108,7 +103,7 @@ class AnyLengthLocalGlobal(LocalGlobal):
         batch, length, heads, _ = q_BTNH.shape
         kept_BT = documents.kept_BT
         row_T = jnp.arange(length, dtype=jnp.int32)
-        is_near_TT = jnp.abs(row_T[:, None] - row_T[None, :]) <= self.radius
+        is_near_TT = jnp.abs(row_T[:, None] - row_T[None, :]) <= self.record.radius
         visible_BTS = kept_BT[:, :, None] & kept_BT[:, None, :] & is_near_TT[None]
         bias_BNTS = jnp.zeros((batch, heads, length, length), jnp.float32)
         bias_NTT = self.token_bias(tables, row_T, row_T)

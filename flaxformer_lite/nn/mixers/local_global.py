@@ -66,14 +66,7 @@ class LocalGlobalConfig(AttentionVariantConfig):
     def module(self, execution: Execution, *, causal: bool, name: str | None = None) -> nn.Module:
         if causal:
             return self.attention.module(execution, causal=True, name=name)
-        return LocalGlobal(
-            self.attention,
-            execution,
-            radius=self.radius,
-            global_block=self.global_block,
-            norm=NormConfig(kind="rms", eps=self.norm_eps),
-            name=name,
-        )
+        return LocalGlobal(self.attention, execution, record=self, name=name)
 
     def prepare(
         self, context: Context, x_BTD: jax.Array, execution: Execution, **options: Unpack[StackCall]
@@ -140,15 +133,13 @@ def sums_of(documents: Documents, size: int) -> Sums:
 
 
 class LocalGlobal(Attention):
-    """Attends to near tokens and, unless `global_block` is 0, to normed sums of tokens.
+    """Attends to near tokens and, unless their block is 0, to normed sums of tokens.
 
     The sums are keys and values, projected like tokens; they are made anew in each layer and are no
     queries. Scores take memory that does not grow with the length (nn/functions/block_local.py).
     """
 
-    radius: int = 127
-    global_block: int = 16
-    norm: NormConfig = NormConfig(kind="rms")
+    record: LocalGlobalConfig = LocalGlobalConfig()
 
     @nn.compact
     def forward(
@@ -161,13 +152,14 @@ class LocalGlobal(Attention):
         length = x_BTD.shape[1]
         keys_BSD = x_BTD
         sums = None
-        if self.global_block:
+        if self.record.global_block:
             sums = self.sums_of(documents)
-            norm = Norm(self.norm, self.execution, name="global_norm")
+            cfg = NormConfig(kind="rms", eps=self.record.norm_eps)
+            norm = Norm(cfg, self.execution, name="global_norm")
             keys_BSD = jnp.concatenate([x_BTD, norm(self.add_up(x_BTD, sums))], axis=1)
         q_BTNH, k_BSKH, v_BSKH = self.project_heads(x_BTD, keys_BSD, context, None)
         logits = None
-        if self.global_block:
+        if self.record.global_block:
             logits = self._logits(self._tables(GLOBAL, context, x_BTD), k_BSKH.shape[1] - length)
         tables = self._tables("position", context, x_BTD)
         out_BTNH = self.attend_in_blocks(q_BTNH, k_BSKH, v_BSKH, documents, tables, logits, sums)
@@ -176,13 +168,13 @@ class LocalGlobal(Attention):
     @nn.nowrap
     def sums_of(self, documents: Documents) -> Sums:
         """Assigns tokens to sums."""
-        return sums_of(documents, self.global_block)
+        return sums_of(documents, self.record.global_block)
 
     @nn.nowrap
     def add_up(self, x_BTD: jax.Array, sums: Sums) -> jax.Array:
         """Returns the sums [B, S, D], at least one, which a short row does not see."""
         batch, length, width = x_BTD.shape
-        count = max(1, length // self.global_block)
+        count = max(1, length // self.record.global_block)
         target_BT = jnp.where(sums.own_BT < 0, count, sums.own_BT)
         rows_B1 = jnp.arange(batch)[:, None]
         zeros_BSD = jnp.zeros((batch, count, width), jnp.float32)
@@ -214,7 +206,7 @@ class LocalGlobal(Attention):
         shared = None
         if logits is not None:
             shared = block_local.Shared(k_BSKH[:, length:], v_BSKH[:, length:], sums, logits)
-        block = self.radius + 1
+        block = self.record.radius + 1
         row_T = jnp.arange(block, 2 * block, dtype=jnp.int32)
         return block_local.attend_blocks(
             q_BTNH,
@@ -224,7 +216,7 @@ class LocalGlobal(Attention):
             ids_BT,
             block=block,
             bias_NTS=self.token_bias(tables, row_T, jnp.arange(3 * block, dtype=jnp.int32)),
-            radius=self.radius,
+            radius=self.record.radius,
             scale=self.scale_of(q_BTNH),
             softcap=self.cfg.softcap,
             shared=shared,
