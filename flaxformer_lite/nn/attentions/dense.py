@@ -88,8 +88,6 @@ def logits(
         rows_T = jnp.arange(q_BTNH.shape[1], dtype=jnp.int32)
         columns_S = jnp.arange(k_BSKH.shape[1], dtype=jnp.int32)
         bias = bias(q_BTNH, rows_T, columns_S)
-    if bias is not None and bias.shape[0] == 1:
-        bias = tuning.repeat_for_rows(bias, q_BTNH.shape[0], args.sharding)
     visible_BTS = None
     if resolved.mask is not None:
         visible_BTS = resolved.mask(resolved.q_index_T, resolved.k_index_S)
