@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flaxformer_lite.config import ConfigError, Execution, InitConfig, plugin_name
 from flaxformer_lite.config.parts import MixerConfig, Part, StackCall
 from flaxformer_lite.nn.attentions.arguments import check_mask, check_slots
-from flaxformer_lite.nn.attentions.mask_structure import structure_of
+from flaxformer_lite.nn.attentions.mask_structure import Structure, structure_of
 from flaxformer_lite.nn.functions.masks import Mask
 from flaxformer_lite.nn.functions.sharding import sharding_of
 from flaxformer_lite.nn.modules.context import Context
@@ -55,16 +55,8 @@ def with_documents(context: Context, x_BTD: jax.Array, *, causal: bool) -> Conte
         it is a window or a prefix, or an array.
     """
     batch, length = x_BTD.shape[:2]
-    structure = None
-    if context.mask is None or isinstance(context.mask, Mask):
-        structure = structure_of(context.mask)
-    right = (None, 0) if causal else (None,)
-    if (
-        structure is None
-        or structure.left is not None
-        or structure.right not in right
-        or structure.k_segments_BS is not None
-    ):
+    structure = _structure_of_documents(context, causal=causal)
+    if structure is None:
         raise ConfigError(
             "mask, prefix_mask, windows: a recurrent layer reads token by token, and a convolution"
             " neighbours, so they follow padding and segments, and causal in a decoder, but no"
@@ -139,15 +131,8 @@ def documents_of(
     """
     batch, length = x_BTD.shape[:2]
     check_mask(context.mask, batch, length, length)
-    structure = None
-    if context.mask is None or isinstance(context.mask, Mask):
-        structure = structure_of(context.mask)
-    if (
-        structure is None
-        or structure.left is not None
-        or structure.right is not None
-        or structure.k_segments_BS is not None
-    ):
+    structure = _structure_of_documents(context, causal=False)
+    if structure is None:
         raise ConfigError(
             f"mask, prefix_mask: mixer.name={mixer!r} follows padding and segments, but no causal"
             " mask, window, prefix or array; leave those out, or use attention."
@@ -166,3 +151,15 @@ def documents_of(
         kept_BT = kept_BT & structure.keep_BS
     shape = (batch, length)
     return Documents(jnp.broadcast_to(ids_BT, shape), jnp.broadcast_to(kept_BT, shape))
+
+
+def _structure_of_documents(context: Context, *, causal: bool) -> Structure | None:
+    """Returns the structure of a mask of padding and segments, also a causal one; else None."""
+    if context.mask is not None and not isinstance(context.mask, Mask):
+        return None
+    structure = structure_of(context.mask)
+    if structure is None or structure.left is not None or structure.k_segments_BS is not None:
+        return None
+    if structure.right is None or (causal and structure.right == 0):
+        return structure
+    return None
