@@ -10,7 +10,13 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import cohere
 from flaxformer_lite.models.common import llama_like
-from flaxformer_lite.models.fields import Fields, ModelFields, layer_types, read_windows
+from flaxformer_lite.models.fields import (
+    Fields,
+    ModelFields,
+    largest_window,
+    layer_types,
+    read_windows,
+)
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import add_prefix
 from flaxformer_lite.nn.positions.rope import Rope
@@ -48,9 +54,8 @@ def read(fields: Fields) -> ModelFields:
 
 
 def write(cfg: ModelConfig) -> Json:
-    windows = [kind.window for kind in cfg.kinds if kind.window]
     return cohere.write_attention(cfg) | {
-        "sliding_window": windows[0] if windows else WINDOW,
+        "sliding_window": largest_window(cfg) or WINDOW,
         "layer_types": layer_types(cfg),
     }
 

@@ -13,7 +13,13 @@ from flaxformer_lite.config import LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import olmo2
 from flaxformer_lite.models.common import llama_like
-from flaxformer_lite.models.fields import Fields, ModelFields, layer_types, read_windows
+from flaxformer_lite.models.fields import (
+    Fields,
+    ModelFields,
+    largest_window,
+    layer_types,
+    read_windows,
+)
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -66,9 +72,8 @@ def read(fields: Fields) -> ModelFields:
 
 
 def write(cfg: ModelConfig) -> Json:
-    windows = [kind.window for kind in cfg.kinds if kind.window]
     hybrid = any(kind.window or kind.position is not None for kind in cfg.kinds)
-    window = windows[0] if windows else WINDOW
+    window = largest_window(cfg) or WINDOW
     return llama_like.write_heads(cfg) | {
         "sliding_window": window if hybrid else None,
         "layer_types": layer_types(cfg),

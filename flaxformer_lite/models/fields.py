@@ -157,6 +157,11 @@ def layer_types(cfg: ModelConfig) -> list[str]:
     return ["sliding_attention" if kind.window else "full_attention" for kind in kinds]
 
 
+def largest_window(cfg: ModelConfig) -> int:
+    """Returns the widest window of a model's layers; 0 where none slides."""
+    return max(kind.window or 0 for kind in cfg.kinds)
+
+
 def shortest_pattern(layers: Sequence[Layer]) -> tuple[Layer, ...]:
     """Returns the shortest beginning of a list that, repeated, gives the whole list."""
     for period in range(1, len(layers) + 1):

@@ -49,6 +49,14 @@ BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER)
 FIELDS = omit(llama_like.FIELDS, "hidden_act") | {"hidden_activation": "activation"}
 
 
+def read_caps(fields: Fields) -> ModelFields:
+    return {field: fields.nullable(name, BASE[field]) for name, field in CAPS.items()}
+
+
+def write_caps(cfg: ModelConfig) -> Json:
+    return {name: getattr(cfg, field) or None for name, field in CAPS.items()}
+
+
 def read(fields: Fields) -> ModelFields:
     """Reads windows and caps: every other layer slides, from the first on.
 
@@ -56,11 +64,10 @@ def read(fields: Fields) -> ModelFields:
     """
     layers = fields.get("num_hidden_layers", 26)
     window = fields.get("sliding_window", 4096)
-    caps = {field: fields.nullable(name, BASE[field]) for name, field in CAPS.items()}
     return llama_like.read_heads(fields, kv_heads=4, head_dim=256) | {
         "windows": read_windows(fields, layers, lambda i: i % 2 == 0, window),
         "attention_scale": fields.size("query_pre_attn_scalar", 256.0) ** -0.5,
-        **caps,
+        **read_caps(fields),
     }
 
 
@@ -74,7 +81,7 @@ def write(cfg: ModelConfig) -> Json:
             "sliding_window": max(cfg.windows) or 4096,
             "layer_types": layer_types(cfg),
             "query_pre_attn_scalar": query_scalar,
-            **{name: getattr(cfg, field) or None for name, field in CAPS.items()},
+            **write_caps(cfg),
         }
     )
 

@@ -14,7 +14,7 @@ from flaxformer_lite.models import gemma, gemma2
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields, layer_types, read_windows
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.rope_fields import read_rope_of, write_ropes
+from flaxformer_lite.models.rope_fields import read_rope_of, slide_layers, write_ropes
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import WeightRow, add_prefix, weight_rows
 from flaxformer_lite.nn.positions.rope import Rope
@@ -25,7 +25,7 @@ EVERY = 6
 
 def pattern(*windows: int) -> tuple[LayerKind, ...]:
     """Returns the kinds of layers with these windows; 0 sees everything."""
-    return tuple(LayerKind(window=w, position=LOCAL if w else None) for w in windows)
+    return slide_layers(windows, LOCAL)
 
 
 BASE = gemma.BASE | dict(
@@ -97,7 +97,7 @@ def read(fields: Fields) -> ModelFields:
     local = read_rope_of(fields, SLIDING, base, scaled=False)
     options = llama_like.read_sizes(fields, kv_heads=4, head_dim=256) | {
         "position": full,
-        "pattern": tuple(LayerKind(window=w, position=local if w else None) for w in windows),
+        "pattern": slide_layers(windows, local),
         "attention_scale": fields.size("query_pre_attn_scalar", 256.0) ** -0.5,
         "logit_softcap": fields.get("final_logit_softcapping", 0.0),
     }

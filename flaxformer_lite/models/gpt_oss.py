@@ -12,7 +12,14 @@ from functools import partial
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import experts, llama_like
-from flaxformer_lite.models.fields import Fields, ModelFields, layer_types, omit, read_windows
+from flaxformer_lite.models.fields import (
+    Fields,
+    ModelFields,
+    largest_window,
+    layer_types,
+    omit,
+    read_windows,
+)
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope
 from flaxformer_lite.models.weight_map import add_prefix, omit_prefixes, weight_rows
@@ -122,7 +129,7 @@ def read(fields: Fields) -> ModelFields:
 
 def write(cfg: ModelConfig) -> Json:
     moe = experts.find_experts(cfg)
-    window = max(kind.window or 0 for kind in cfg.kinds)
+    window = largest_window(cfg)
     fields = llama_like.write_heads(cfg)
     if cfg.position.scaling == "none":  # without the field transformers scales
         fields["rope_parameters"] = {"rope_type": "default", "rope_theta": fields["rope_theta"]}

@@ -17,7 +17,7 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import bert_like
 from flaxformer_lite.models.fields import Fields, ModelFields, layer_types, read_windows, repeated
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.rope_fields import read_rope_of, write_ropes
+from flaxformer_lite.models.rope_fields import read_rope_of, slide_layers, write_ropes
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.models.weight_map import Published, add_prefix, build_heads, weight_rows
@@ -90,9 +90,8 @@ class Model(EncoderModel):
 def pattern(windows: list[int], local: Rope) -> tuple[LayerKind, ...]:
     """Builds one kind per layer; the first has no norm before attention, as the embeddings end in
     one."""
-    kinds = [LayerKind(window=w, position=local if w else None) for w in windows]
-    kinds[0] = dataclasses.replace(kinds[0], norm_at=("mlp_in",))
-    return tuple(kinds)
+    first, *others = slide_layers(windows, local)
+    return (dataclasses.replace(first, norm_at=("mlp_in",)), *others)
 
 
 def alternating(layers: int, window: int) -> tuple[LayerKind, ...]:

@@ -13,7 +13,7 @@ from flaxformer_lite.models import olmo2
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields, layer_types, read_windows
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.rope_fields import read_rope_of, write_ropes
+from flaxformer_lite.models.rope_fields import read_rope_of, slide_layers, write_ropes
 
 WINDOW = 4096
 BASE = olmo2.BASE | dict(
@@ -46,8 +46,7 @@ def read(fields: Fields) -> ModelFields:
     full = read_rope_of(fields, FULL, base)
     local = read_rope_of(fields, SLIDING, base, scaled=False)
     sliding = local if local != full else None
-    kinds = [LayerKind(window=width, position=sliding if width else None) for width in windows]
-    return olmo2.read_sizes(fields) | {"position": full, "pattern": tuple(kinds)}
+    return olmo2.read_sizes(fields) | {"position": full, "pattern": slide_layers(windows, sliding)}
 
 
 def write(cfg: ModelConfig) -> Json:

@@ -8,7 +8,13 @@ from functools import partial
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import experts, llama_like, qwen_like
-from flaxformer_lite.models.fields import Fields, ModelFields, layer_types, read_windows
+from flaxformer_lite.models.fields import (
+    Fields,
+    ModelFields,
+    largest_window,
+    layer_types,
+    read_windows,
+)
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import add_prefix
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
@@ -64,7 +70,7 @@ def read(fields: Fields) -> ModelFields:
 
 def write(cfg: ModelConfig) -> Json:
     fields = llama_like.write_heads(cfg) | qwen_like.write_experts(cfg)
-    window = max(kind.window or 0 for kind in cfg.kinds)
+    window = largest_window(cfg)
     if window:
         fields["sliding_window"] = window
         fields["layer_types"] = layer_types(cfg)

@@ -9,7 +9,7 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import qwen3
 from flaxformer_lite.models.common import llama_like, qwen_like
-from flaxformer_lite.models.fields import Fields, ModelFields
+from flaxformer_lite.models.fields import Fields, ModelFields, largest_window
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import add_prefix
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
@@ -53,7 +53,7 @@ def read(fields: Fields) -> ModelFields:
 
 
 def write(cfg: ModelConfig) -> Json:
-    window = max(kind.window or 0 for kind in cfg.kinds)
+    window = largest_window(cfg)
     return (
         llama_like.write_heads(cfg)
         | qwen_like.write_experts(cfg)

@@ -12,6 +12,7 @@ from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import (
     Fields,
     ModelFields,
+    largest_window,
     layer_types,
     read_windows,
     repeated,
@@ -61,7 +62,7 @@ def read(fields: Fields) -> ModelFields:
 
 def write(cfg: ModelConfig) -> Json:
     kinds = repeated(cfg.kinds, cfg.decoder_layers)
-    window = max(kind.window or 0 for kind in kinds)
+    window = largest_window(cfg)
     return llama_like.write(cfg) | {
         "no_rope_layers": [int(kind.position is None) for kind in kinds],
         "use_sliding_window": window > 0,

@@ -213,10 +213,9 @@ def read(fields: Fields) -> ModelFields:
         options |= {f"{side}_layers": layers, f"{prefix}windows": windows}
     if options["decoder_vocab_size"] == options["vocab_size"]:
         options["decoder_vocab_size"] = 0
-    caps = {ours: fields.nullable(name, BASE[ours]) for name, ours in gemma2.CAPS.items()}
     return (
         options
-        | caps
+        | gemma2.read_caps(fields)
         | {
             "norm_eps": fields.get("rms_norm_eps", 1e-6),
             "position": read_rope(fields),
@@ -261,7 +260,7 @@ def write(cfg: ModelConfig) -> Json:
             "query_pre_attn_scalar": scalar,
             "decoder_bos_token_id": start,
             "is_encoder_decoder": cfg.head != "encoder",
-            **{name: getattr(cfg, ours) or None for name, ours in gemma2.CAPS.items()},
+            **gemma2.write_caps(cfg),
         }
     )
 

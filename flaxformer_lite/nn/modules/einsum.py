@@ -54,6 +54,11 @@ class Letters:
         self.ins = "".join(letter for letter in self.kernel if letter not in self.out)
         self.outs = "".join(letter for letter in self.kernel if letter in self.out)
 
+    @staticmethod
+    def shape(letters: str, sizes: dict[str, int]) -> tuple[int, ...]:
+        """Returns the size of each letter."""
+        return tuple(sizes[letter] for letter in letters)
+
 
 def expand(part: jax.Array, x: jax.Array) -> jax.Array:
     """Adds leading axes of size 1 to an array of the last axes of x, so that it broadcasts."""
@@ -128,13 +133,14 @@ class Einsum(nn.Module):
     @nn.nowrap
     def _initializer(self) -> Callable:
         letters = Letters(self.equation)
-        fan_in = math.prod(self.sizes[letter] for letter in letters.ins)
-        fan_out = math.prod(self.sizes[letter] for letter in letters.outs)
+        fan_in = math.prod(letters.shape(letters.ins, self.sizes))
+        fan_out = math.prod(letters.shape(letters.outs, self.sizes))
         return initializer(self.initial, fan_in, fan_out, residual=self.residual, gain=self.gain)
 
     @property
     def _shape(self) -> tuple[int, ...]:
-        return tuple(self.sizes[letter] for letter in Letters(self.equation).kernel)
+        letters = Letters(self.equation)
+        return letters.shape(letters.kernel, self.sizes)
 
     @nn.nowrap
     def _kernel(self, dtype: DTypeLike) -> jax.Array:
