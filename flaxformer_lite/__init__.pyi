@@ -32,10 +32,10 @@ from flaxformer_lite.nn.adapters.lora import LoraConfig as LoraConfig
 from flaxformer_lite.nn.adapters.merge import merge_adapter as merge_adapter
 from flaxformer_lite.nn.attentions.dispatch import attend as attend, attention as attention
 from flaxformer_lite.nn.feed_forwards.mlp import FeedForward as FeedForward, MlpConfig as MlpConfig
-from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits as DeferredLogits
 from flaxformer_lite.nn.functions.kernels import kernel_weights as kernel_weights, pool as pool
 from flaxformer_lite.nn.functions.losses import (
     CrossEntropy as CrossEntropy,
+    DeferredLogits as DeferredLogits,
     cross_entropy as cross_entropy,
 )
 from flaxformer_lite.nn.functions.masks import (

@@ -39,12 +39,3 @@ AXES = {
     "J": Axis("beams", "continuations that beam search keeps side by side"),
     "Y": Axis("layers", "layers stacked by scan"),
 }
-
-
-def names(letters: str) -> tuple[str, ...]:
-    """Returns the logical axis names of a shape suffix.
-
-    >>> names("BTD")
-    ('batch', 'length', 'embed')
-    """
-    return tuple(AXES[letter].name for letter in letters)

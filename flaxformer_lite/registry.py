@@ -1,7 +1,8 @@
 """Plug-ins by file name: the folder is the registry and the file name is the key.
 
 `resolve("attentions", "blockwise")` imports `flaxformer_lite/nn/attentions/blockwise.py`. Nothing
-registers itself: adding a file adds the name, deleting the file deletes it. A package of contrib
+registers itself: adding a file adds the name, deleting the file deletes it. Families that differ
+in a few values are rows of a table instead, as `models.ROWS` says. A package of contrib
 holds plug-ins in a folder named after their kind, such as `contrib/t5x/readers`. A plug-in may also
 live anywhere else, as `package.module:Class`.
 """
@@ -55,13 +56,15 @@ def available(folder: str) -> list[str]:
 
 @functools.cache  # every config that is read asks, and each folder has up to a hundred files
 def _modules(folder: str) -> Mapping[str, str]:
-    """Maps each plug-in of a kind to its module, without importing it."""
+    """Maps each plug-in of a kind to its module, or to `module:row`, without importing it."""
     modules: dict[str, str] = {}
     for place in FOLDERS[folder]:
         package = importlib.import_module(f"{PACKAGE}.{place}")
         for file in pkgutil.iter_modules(package.__path__):
             if not file.ispkg and file.name not in package.SHARED:
                 modules[file.name] = f"{package.__name__}.{file.name}"
+        for row, table in getattr(package, "ROWS", {}).items():
+            modules[row] = f"{package.__name__}.{table}:{row}"
     for path in sorted((Path(__file__).parent / "contrib").glob(f"*/{folder}/*.py")):
         if path.stem != "__init__":
             modules[path.stem] = f"{PACKAGE}.contrib.{path.parents[1].name}.{folder}.{path.stem}"
@@ -96,7 +99,11 @@ def resolve(folder: str, name: str) -> Any:
             f"{folder}: no {name[:80]!r}{near}; choose from {', '.join(sorted(modules))}, or your"
             " own as module:Name."
         )
-    return importlib.import_module(modules[name])
+    file, _, row = modules[name].partition(":")
+    plugin = importlib.import_module(file)
+    if row:
+        return plugin.family(row)
+    return plugin
 
 
 def resolve_class(folder: str, name: str) -> type:

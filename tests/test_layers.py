@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from flaxformer_lite.registry import FOLDERS
+from tools.structure import DEVICE
 
 PACKAGE = Path(__file__).parents[1] / "flaxformer_lite"
 LAYERS = (
@@ -69,16 +70,18 @@ APPLICATION = (
 MOST_FILES = {
     "pretrained/load": 41,
     "inference/inside/capture": 33,
-    "training/program": 45,
+    "training/program": 42,
     "open_model": 75,
-    "runs/trainer": 45,
-    "runs/loop": 154,
+    "runs/trainer": 42,
+    "runs/loop": 149,
 }
 MOST_FAMILY_EDGES = 75  # imports of one family by another
 MOST_FAMILIES_OPENED = 4  # that opening a family runs, itself among them
 MOST_CALLERS = {"is_url": 11, "is_workdir": 10}  # files that import it
 MOST_AUXILIARY = 40  # lines of the package outside the files of the auxiliary model
 MOST_ANY = 330  # annotations `Any` in the package
+# The record that a mesh implements, what differs by device, and the choice of an attention.
+KNOW_DEVICES = {"functions/sharding.py", "functions/tuning.py", "attentions/dispatch.py"}
 REGISTRY = ("registry.resolve", "registry.resolve_class", "registry.available")
 # A config's plug-in fields name files of the folders above it; what they hold is imported when a
 # config is read.
@@ -296,3 +299,10 @@ def test_few_files_tell_what_a_path_is(function):
         if any(name.endswith(f".{function}") for name in imports(path.read_text())):
             files.append(path)
     assert len(files) <= MOST_CALLERS[function], files
+
+
+def test_three_files_of_nn_know_kinds_of_devices():
+    """Equations read as mathematics: they ask for what they want to compute, by its name."""
+    nn = PACKAGE / "nn"
+    knowing = {path for path in nn.rglob("*.py") if DEVICE.search(path.read_text())}
+    assert {str(path.relative_to(nn)) for path in knowing} == KNOW_DEVICES

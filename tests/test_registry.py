@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from flaxformer_lite import pages, registry
+from flaxformer_lite import models, pages, registry
 from flaxformer_lite.config import ConfigError, ExperimentConfig, from_config_dict, to_config_dict
 from flaxformer_lite.config.parts import FeedForwardConfig
 
@@ -114,3 +114,12 @@ def test_a_file_of_the_package_is_checked_like_a_class_outside(monkeypatch):
             registry.resolve_class("feed_forwards", file)
     vars(module).update(TanhGatedConfig=TanhGatedConfig)
     assert registry.resolve_class("feed_forwards", "tanh_gated") is TanhGatedConfig
+
+
+@pytest.mark.parametrize("name", models.ROWS)
+def test_a_family_that_is_a_row_of_a_table_holds_what_a_file_of_a_family_holds(name):
+    row = registry.resolve("models", name)
+    assert row is registry.resolve("models", name) and row.__name__ == name
+    assert row.config().family == name and row.PUBLISHED.heads.keys() <= set(row.Model.heads)
+    assert {*row.PRESETS} >= {"tiny"} and row.BASE["vocab_size"] == row.config().vocab_size
+    assert models.ROWS[name] in models.SHARED or models.ROWS[name] in registry.available("models")

@@ -29,14 +29,21 @@ from transformers import (
 from flaxformer_lite.pretrained.harmless_fields import HARMLESS
 
 MODELS = Path(__file__).parents[1] / "flaxformer_lite" / "models"
-# as the family files spell them, which need jax to be imported
-NAMES = sorted(
-    {
-        name
-        for path in MODELS.glob("*.py")
-        for name in re.findall(r'^    model_type="([\w-]+)",$', path.read_text(), re.MULTILINE)
-    }
-)
+# As the family files spell them, which need jax to be imported: of a file, and of its aliases.
+OF_FILE = re.compile(r'(?:^    model_type=|\.published\(\n    )"([\w-]+)"', re.MULTILINE)
+OF_ALIAS = re.compile(r': alias\("(\w+)"')
+
+
+def list_model_types() -> list[str]:
+    """Lists the model_types that family files read."""
+    found = set()
+    for path in MODELS.glob("*.py"):
+        text = path.read_text()
+        found |= {*OF_FILE.findall(text)}
+        found |= {name.replace("_", "-") for name in OF_ALIAS.findall(text)}
+    return sorted(found)
+
+
 SHARED = (
     PreTrainedConfig.__post_init__,
     masking_utils,
@@ -83,7 +90,7 @@ def main() -> None:
         shared |= read_in(part)
     families = collections.defaultdict[frozenset[str], list[str]](list)
     families[frozenset(shared - HARMLESS)] = [""]
-    for model_type in NAMES:
+    for model_type in list_model_types():
         families[frozenset(known(model_type) - shared - HARMLESS)].append(model_type)
     rows = []
     for fields, model_types in families.items():

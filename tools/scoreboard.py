@@ -131,6 +131,8 @@ WRITTEN_NAMES = {
     "LayerNorm.beta": "LayerNorm.bias",
     "encoder.layer.*.attention.self.rotary_embeddings": "rotary_embeddings",
 }
+MODEL_TYPE = r'^    (?:model_type=)?"([\w-]+)",$'  # in the file of a family
+ALIASES = ("xlm-roberta",)  # rows of models/roberta.py that no file of draws names
 WITH_IMAGES = ("gemma3", "clip")  # configs of which only the text model is here
 WITHOUT_TEXT = ("base", "pretraining")  # heads that models of images and audio have, too
 OTHER_TEXTS = ("dpr", "rag", "mistral4")  # models of texts that have no auto class but the base
@@ -141,11 +143,14 @@ Arrays = dict[str, np.ndarray]
 def families(only: str) -> dict[str, dict[str, Any]]:
     """Returns the families by name: those that have a file, and the other published ones."""
     found = {path.stem: json.loads(path.read_text()) for path in FAMILIES.glob("*.json")}
+    model_types = [*ALIASES]
     for path in (ROOT / "flaxformer_lite" / "models").glob("*.py"):
-        for name in re.findall(r'^    model_type="([\w-]+)",$', path.read_text(), re.MULTILINE):
-            stem = name.replace("-", "_")
-            if stem not in found and stem == path.stem and stem not in WITH_IMAGES:
-                found[stem] = {"model_type": name, "draws": [DRAWS.get(stem, {})]}
+        named = re.findall(MODEL_TYPE, path.read_text(), re.MULTILINE)
+        model_types += [name for name in named if name.replace("-", "_") == path.stem]
+    for name in model_types:
+        stem = name.replace("-", "_")
+        if stem not in found and stem not in WITH_IMAGES:
+            found[stem] = {"model_type": name, "draws": [DRAWS.get(stem, {})]}
     return {name: found[name] for name in sorted(found) if is_chosen(name, only)}
 
 

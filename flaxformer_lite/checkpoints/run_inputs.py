@@ -3,18 +3,22 @@
 import hashlib
 import json
 from pathlib import Path
+from typing import Protocol
 
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError, ExperimentConfig, fingerprint, to_config_dict
 from flaxformer_lite.files.publish import new_directory, recover, write_file
 from flaxformer_lite.files.read import read_bytes
-from flaxformer_lite.text import tokenizer
-from flaxformer_lite.text.tokenizer import Tokenizer
-
-TOKENIZERS = (tokenizer.HuggingFace.file, tokenizer.SentencePiece.file, tokenizer.Bytes.file)
+from flaxformer_lite.text import saved_files
 
 
-def write_inputs(folder: Path, cfg: ExperimentConfig, tokenizer: Tokenizer, data: str = "") -> None:
+class Savable(Protocol):
+    """A tokenizer, which writes its file into a folder."""
+
+    def save(self, folder: Path, /) -> None: ...
+
+
+def write_inputs(folder: Path, cfg: ExperimentConfig, tokenizer: Savable, data: str = "") -> None:
     """Writes the resolved config, the tokenizer and their hashes, from which the run can be read.
 
     Args:
@@ -23,7 +27,9 @@ def write_inputs(folder: Path, cfg: ExperimentConfig, tokenizer: Tokenizer, data
       tokenizer: has `save(folder)`.
       data: the fingerprint of the data that the run is trained on.
     """
-    with new_directory(folder / "tokenizer", carry=lambda name: name not in TOKENIZERS) as made:
+    with new_directory(
+        folder / "tokenizer", carry=lambda name: name not in saved_files.ALL
+    ) as made:
         tokenizer.save(made)
     config = to_config_dict(cfg).to_dict()
     inputs = {"hash": fingerprint(config), "tokenizer": _tokenizer_hash(folder / "tokenizer")}
@@ -50,7 +56,7 @@ def tokenizer_folder(folder: Path) -> Path:
 
 def _tokenizer_hash(folder: Path) -> str:
     digest = hashlib.sha256()
-    for name in TOKENIZERS:
+    for name in saved_files.ALL:
         if (folder / name).exists():
-            digest.update(read_bytes(folder / name, limit=tokenizer.LARGEST))
+            digest.update(read_bytes(folder / name, limit=saved_files.LARGEST))
     return digest.hexdigest()[:16]

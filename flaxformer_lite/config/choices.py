@@ -28,7 +28,7 @@ MESH_MODES = ("jit", "shard_map", "pmap")  # sharding/jit.py
 MLPS = ("plain", "gated", "none")
 NORMS = ("layer", "layer_no_bias", "layer_no_affine", "rms", "rms_offset")  # nn/modules/norms.py
 # nn/modules/stack.py; a joined name lists what is kept, each more than the one before it
-# (nn/functions/checkpoint_names.py)
+# (nn/functions/tuning.py)
 REMATS = (
     "none",
     "dots",

@@ -177,7 +177,7 @@ class TrainConfig(Record):
     patience: Annotated[Count, MAY_CHANGE] = 0
     # length of the sample text written at each evaluation, for decoders
     sample_tokens: Annotated[Sample, MAY_CHANGE] = 0
-    # optimizations for XLA:CPU (nn/functions/cpu_tuning.py); they change no number
+    # optimizations for XLA:CPU (nn/functions/tuning.py); they change no number
     cpu_tuning: Annotated[bool, MAY_CHANGE] = True
     # START:STOP, the first and last step of a profiler's trace; empty: none
     profile: Annotated[str, is_interval, MAY_CHANGE] = ""

@@ -7,7 +7,17 @@ import abc
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Protocol, Self, TypedDict
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    NamedTuple,
+    Protocol,
+    Self,
+    TypedDict,
+    Unpack,
+)
 
 from flaxformer_lite.config import choices
 from flaxformer_lite.config.execution import Execution
@@ -129,6 +139,19 @@ class TableSizes(TypedDict, total=False):
     initial: InitConfig
 
 
+class StackCall(TypedDict):
+    """What a stack tells the mixers that prepare its context.
+
+    Attributes:
+      causal: whether each token sees only itself and earlier ones.
+      tables: declares a position encoding's learned arrays in the stack: `tables(encoding,
+        **sizes)`; a `role` names a second set of them, such as `global_position`.
+    """
+
+    causal: bool
+    tables: "Callable[..., dict[str, jax.Array]]"
+
+
 class MixerConfig(Part, abc.ABC):
     """Base class of records for layers that mix tokens, such as attention or a recurrent cell.
 
@@ -163,9 +186,7 @@ class MixerConfig(Part, abc.ABC):
         context: Any,  # nn/modules/context.py
         x_BTD: "jax.Array",
         execution: Execution,
-        *,
-        causal: bool,
-        tables: "Callable[..., dict[str, jax.Array]]",
+        **options: Unpack[StackCall],
     ) -> Any:
         """Adds to the context what all layers of this kind share; called once per stack.
 
@@ -173,9 +194,7 @@ class MixerConfig(Part, abc.ABC):
           context: the stack's context.
           x_BTD: the stack's input.
           execution: how the stack runs.
-          causal: whether each token sees only itself and earlier ones.
-          tables: declares a position encoding's learned arrays in the stack: `tables(encoding,
-            **sizes)`; a `role` names a second set of them, such as `global_position`.
+          **options: `causal` and `tables`, see StackCall.
         """
         return context
 

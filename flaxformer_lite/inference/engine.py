@@ -16,7 +16,7 @@ import numpy as np
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.inference.own_model import OwnConfig, OwnModel
 from flaxformer_lite.models.skeletons.build_layers import init_cache
-from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
+from flaxformer_lite.nn.functions.losses import DeferredLogits
 from flaxformer_lite.nn.modules.cache import (
     SHARED,
     Cache,

@@ -10,7 +10,20 @@ if TYPE_CHECKING:  # a family's tables are read without JAX
     import flax.linen as nn
 
 # Files that are not families.
-SHARED = ("parameter_shapes", "presets", "rope_fields", "weight_map")
+SHARED = ("bart_decoders", "fields", "parameter_shapes", "presets", "rope_fields", "weight_map")
+# Families that are rows of a table: the file whose function `family` returns them.
+ROWS = {
+    "bart_decoder": "bart_decoders",
+    "blenderbot_decoder": "bart_decoders",
+    "blenderbot_small_decoder": "bart_decoders",
+    "camembert": "roberta",
+    "data2vec_text": "roberta",
+    "marian_decoder": "bart_decoders",
+    "mbart_decoder": "bart_decoders",
+    "pegasus_decoder": "bart_decoders",
+    "plbart_decoder": "bart_decoders",
+    "xlm_roberta": "roberta",
+}
 
 
 def build_model(

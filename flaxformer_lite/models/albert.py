@@ -7,16 +7,14 @@ Representations" (2020), section 3.
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import bert_like
+from flaxformer_lite.models.fields import Fields, ModelFields, omit
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.models.weight_map import (
-    Fields,
-    ModelFields,
     Published,
     add_prefix,
     attention_rows,
     build_heads,
-    omit,
     weight_rows,
 )
 

@@ -4,16 +4,11 @@ Reference: Arcee AI, "AFM-4.5B" (2025); So et al., "Primer" (2021, arXiv:2109.08
 activation.
 """
 
-import dataclasses
 from functools import partial
 
-from flaxformer_lite.models import llama
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import (
-    add_prefix,
-    omit_prefixes,
-)
+from flaxformer_lite.models.weight_map import add_prefix, omit_prefixes
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = llama_like.BASE | dict(
@@ -24,17 +19,16 @@ BASE = llama_like.BASE | dict(
     position=Rope(),
 )
 PRESETS = {
-    "tiny": dict(d_model=128, num_heads=4, num_kv_heads=2, mlp_dim=344, decoder_layers=4),
+    "tiny": llama_like.TINY,
     "4.5b": dict(d_model=2560, num_heads=20, num_kv_heads=4, mlp_dim=18432, decoder_layers=36),
 }
 config = partial(build, "arcee", BASE, PRESETS, "4.5b")
 Model = llama_like.Model
 LAYER = omit_prefixes(llama_like.LAYER, "mlp.gate_proj")
 BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER)
-PUBLISHED = dataclasses.replace(
-    llama.PUBLISHED,
-    model_type="arcee",
-    sentencepiece="",
+PUBLISHED = llama_like.published(
+    "arcee",
+    BODY,
     defaults=dict(
         vocab_size=32000,
         num_hidden_layers=32,
@@ -42,8 +36,7 @@ PUBLISHED = dataclasses.replace(
         max_position_embeddings=4096,
         rms_norm_eps=1e-5,
     ),
-    names=lambda cfg: BODY,
     heads=llama_like.heads("Arcee"),
-    fixed={},
-    harmless=(),
+    read=llama_like.read,
+    write=llama_like.write,
 )

@@ -10,12 +10,7 @@ from functools import partial
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models.common import bart_like, bert_like
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import (
-    Published,
-    WeightRow,
-    add_prefix,
-    weight_rows,
-)
+from flaxformer_lite.models.weight_map import Published, WeightRow, add_prefix, weight_rows
 
 BASE = bart_like.BASE
 PRESETS = bart_like.PRESETS
@@ -25,17 +20,9 @@ config = partial(build, "bart", bart_like.BASE, bart_like.PRESETS, "large")
 
 
 def names(cfg: ModelConfig) -> tuple:
-    """Returns the weight rows of BART and its relatives.
-
-    Norms have the same names before a layer and after it.
-    """
+    """Returns the weight rows of BART and its relatives."""
     slot = "out" if "out" in cfg.norm_at else "in"
-    layer = add_prefix("self_attn", "attention", bart_like.ATTENTION) + weight_rows(
-        ("self_attn_layer_norm", f"attention_{slot}_norm"),
-        ("fc1", "mlp/up"),
-        ("fc2", "mlp/down"),
-        ("final_layer_norm", f"mlp_{slot}_norm"),
-    )
+    layer = bart_like.layer(cfg)
     cross = add_prefix("encoder_attn", "cross_attention", bart_like.ATTENTION)
     cross += weight_rows(("encoder_attn_layer_norm", f"cross_attention_{slot}_norm"))
     both_stacks: tuple[WeightRow, ...] = ()

@@ -9,11 +9,7 @@ from functools import partial
 from flaxformer_lite.models.common import bert_like
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
-from flaxformer_lite.models.weight_map import (
-    Head,
-    Published,
-    build_heads,
-)
+from flaxformer_lite.models.weight_map import Head, Published, build_heads
 
 BASE = bert_like.BASE
 PRESETS = bert_like.PRESETS

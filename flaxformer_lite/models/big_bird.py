@@ -13,14 +13,13 @@ from flaxformer_lite.config import ConfigError, Execution, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import bert
 from flaxformer_lite.models.common import bert_like
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.models.skeletons.outputs import Output
 from flaxformer_lite.models.weight_map import (
-    Fields,
     Head,
-    ModelFields,
     Published,
     build_heads,
     omit_prefixes,

@@ -7,16 +7,10 @@ Reference: BigScience Workshop, "BLOOM: A 176B-Parameter Open-Access Multilingua
 from functools import partial
 
 from flaxformer_lite.models.common import gpt2_like
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
-from flaxformer_lite.models.weight_map import (
-    Fields,
-    ModelFields,
-    Published,
-    add_prefix,
-    build_heads,
-    weight_rows,
-)
+from flaxformer_lite.models.weight_map import Published, add_prefix, build_heads, weight_rows
 from flaxformer_lite.nn.positions.alibi import Alibi
 
 BASE = dict(

@@ -9,7 +9,8 @@ import logging
 
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import clip_text_model
-from flaxformer_lite.models.weight_map import Fields, Head, ModelFields
+from flaxformer_lite.models.fields import Fields, ModelFields
+from flaxformer_lite.models.weight_map import Head
 
 LOG = logging.getLogger("flaxformer_lite")
 BASE = clip_text_model.BASE

@@ -12,16 +12,10 @@ from functools import partial
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import llama_like
+from flaxformer_lite.models.fields import Fields, ModelFields, omit
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope
-from flaxformer_lite.models.weight_map import (
-    Fields,
-    ModelFields,
-    Published,
-    add_prefix,
-    omit,
-    omit_prefixes,
-)
+from flaxformer_lite.models.weight_map import add_prefix, omit_prefixes
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = llama_like.BASE | dict(
@@ -36,7 +30,7 @@ BASE = llama_like.BASE | dict(
     pad_token_id=0,
 )
 PRESETS = {
-    "tiny": dict(d_model=128, num_heads=4, num_kv_heads=2, mlp_dim=344, decoder_layers=4),
+    "tiny": llama_like.TINY,
     "command_r": dict(d_model=8192, num_heads=64, mlp_dim=22528, decoder_layers=40),
 }
 config = partial(build, "cohere", BASE, PRESETS, "command_r")
@@ -71,15 +65,13 @@ def write_attention(cfg: ModelConfig) -> Json:
     return llama_like.write_heads(cfg) | {"attention_bias": "query" in cfg.bias_at}
 
 
-PUBLISHED = Published(
-    model_type="cohere",
+PUBLISHED = llama_like.published(
+    "cohere",
+    BODY,
     defaults=dict(rope_theta=500000.0),
-    prefix="model.",
-    names=lambda cfg: BODY,
     heads=llama_like.heads("Cohere", only=Model.heads),
     fields=FIELDS,
     harmless=("model_max_length",),
     read=read,
     write=lambda cfg: write_attention(cfg) | {"use_qk_norm": cfg.qk_norm != "none"},
-    ignored=llama_like.BUFFERS,
 )

@@ -10,15 +10,15 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import cohere
 from flaxformer_lite.models.common import llama_like
-from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import (
+from flaxformer_lite.models.fields import (
     Fields,
     ModelFields,
-    Published,
-    add_prefix,
+    largest_window,
     layer_types,
     read_windows,
 )
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.weight_map import add_prefix
 from flaxformer_lite.nn.positions.rope import Rope
 
 WINDOW = 4096
@@ -54,15 +54,15 @@ def read(fields: Fields) -> ModelFields:
 
 
 def write(cfg: ModelConfig) -> Json:
-    windows = [kind.window for kind in cfg.kinds if kind.window]
     return cohere.write_attention(cfg) | {
-        "sliding_window": windows[0] if windows else WINDOW,
+        "sliding_window": largest_window(cfg) or WINDOW,
         "layer_types": layer_types(cfg),
     }
 
 
-PUBLISHED = Published(
-    model_type="cohere2",
+PUBLISHED = llama_like.published(
+    "cohere2",
+    BODY,
     defaults=dict(
         rope_theta=10000.0,
         hidden_size=8192,
@@ -71,8 +71,6 @@ PUBLISHED = Published(
         num_hidden_layers=40,
         num_attention_heads=64,
     ),
-    prefix="model.",
-    names=lambda cfg: BODY,
     heads=llama_like.heads("Cohere2", only=Model.heads),
     fields=cohere.FIELDS,
     fixed={"use_qk_norm": False},
@@ -88,5 +86,4 @@ PUBLISHED = Published(
     ),
     read=read,
     write=write,
-    ignored=llama_like.BUFFERS,
 )

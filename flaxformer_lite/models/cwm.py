@@ -10,8 +10,8 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import ministral
 from flaxformer_lite.models.common import llama_like
+from flaxformer_lite.models.fields import Fields, ModelFields, read_windows
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, read_windows
 from flaxformer_lite.nn.positions.rope import Rope
 
 WINDOW = 8192
@@ -31,15 +31,7 @@ BASE = llama_like.BASE | dict(
     windows=(0, WINDOW, WINDOW, WINDOW),
 )
 PRESETS = {
-    "tiny": dict(
-        d_model=128,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=32,
-        mlp_dim=344,
-        decoder_layers=4,
-        windows=(0, 64),
-    ),
+    "tiny": llama_like.TINY | dict(head_dim=32, windows=(0, 64)),
     "32b": dict(d_model=6144, num_heads=48, num_kv_heads=8, mlp_dim=21504, decoder_layers=64),
 }
 config = partial(build, "cwm", BASE, PRESETS, "32b")
@@ -66,15 +58,11 @@ def write(cfg: ModelConfig) -> Json:
     return ministral.write(cfg) | spelled
 
 
-PUBLISHED = Published(
-    model_type="cwm",
+PUBLISHED = llama_like.published(
+    "cwm",
     defaults=dict(rope_theta=1000000.0),
-    prefix="model.",
-    names=lambda cfg: llama_like.BODY,
     heads=llama_like.heads("Cwm", only=Model.heads),
-    fields=llama_like.FIELDS,
     fixed={"mlp_bias": False},
     read=read,
     write=write,
-    ignored=llama_like.BUFFERS,
 )

@@ -9,16 +9,10 @@ from functools import partial
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.read import Json, brief
 from flaxformer_lite.models.common import bert_like
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
-from flaxformer_lite.models.weight_map import (
-    Fields,
-    ModelFields,
-    Published,
-    add_prefix,
-    build_heads,
-    weight_rows,
-)
+from flaxformer_lite.models.weight_map import Published, add_prefix, build_heads, weight_rows
 from flaxformer_lite.nn.mixers.disentangled import TERMS, DisentangledConfig
 from flaxformer_lite.nn.positions.learned import Learned
 from flaxformer_lite.nn.positions.nope import Nope

@@ -16,14 +16,11 @@ from flaxformer_lite.config import ConfigError, Execution, LayerKind, ModelConfi
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import deberta, electra
 from flaxformer_lite.models.common import bert_like
+from flaxformer_lite.models.fields import ACTIVATION_NAMES, Fields, ModelFields, activation_of
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import (
-    ACTIVATION_NAMES,
-    Fields,
     Head,
-    ModelFields,
     Published,
-    activation_of,
     add_prefix,
     attention_rows,
     build_heads,

@@ -10,19 +10,10 @@ from functools import partial
 from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import experts, llama_like
+from flaxformer_lite.models.fields import Fields, ModelFields, repeated, shortest_pattern
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
-from flaxformer_lite.models.weight_map import (
-    Fields,
-    ModelFields,
-    Published,
-    WeightRow,
-    add_prefix,
-    omit_prefixes,
-    repeated,
-    shortest_pattern,
-    weight_rows,
-)
+from flaxformer_lite.models.weight_map import WeightRow, add_prefix, omit_prefixes, weight_rows
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 from flaxformer_lite.nn.mixers.latent_attention import LatentAttentionConfig
 from flaxformer_lite.nn.positions.rope import Rope
@@ -272,19 +263,11 @@ def write(cfg: ModelConfig) -> Json:
     return fields | {"topk_method": "group_limited_greedy" if limited else "greedy"}
 
 
-PUBLISHED = Published(
-    model_type="deepseek_v2",
-    defaults=dict(
-        hidden_size=4096,
-        intermediate_size=11008,
-        num_hidden_layers=32,
-        num_attention_heads=32,
-        max_position_embeddings=2048,
-    ),
-    prefix="model.",
+PUBLISHED = llama_like.published(
+    "deepseek_v2",
+    defaults=llama_like.DEFAULTS,
     names=names,
     heads=llama_like.heads("DeepseekV2", only=Model.heads),
-    fields=llama_like.FIELDS,
     fixed={"norm_topk_prob": False, "mlp_bias": False, "scoring_func": "softmax"},
     # transformers computes no loss of the router
     harmless=(
@@ -298,5 +281,4 @@ PUBLISHED = Published(
     ),
     read=read,
     write=write,
-    ignored=llama_like.BUFFERS,
 )

@@ -10,8 +10,8 @@ from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import deepseek_v2
 from flaxformer_lite.models.common import experts, llama_like
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Fields, ModelFields
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 
 BASE = deepseek_v2.BASE | dict(vocab_size=129280, max_length=4096)

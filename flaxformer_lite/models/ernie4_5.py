@@ -9,9 +9,9 @@ from functools import partial
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import llama_like
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope
-from flaxformer_lite.models.weight_map import Fields, ModelFields, Published
 from flaxformer_lite.nn.positions.rope import Rope
 
 ALL = ("query", "key", "value", "out", "mlp")
@@ -24,9 +24,7 @@ BASE = llama_like.BASE | dict(
     pad_token_id=0,
 )
 PRESETS = {
-    "tiny": dict(
-        d_model=128, num_heads=4, num_kv_heads=2, head_dim=32, mlp_dim=344, decoder_layers=4
-    ),
+    "tiny": llama_like.TINY | dict(head_dim=32),
     "0.3b": dict(d_model=1024, num_heads=16, num_kv_heads=2, mlp_dim=3072, decoder_layers=18),
 }
 config = partial(build, "ernie4_5", BASE, PRESETS, "0.3b")
@@ -46,14 +44,10 @@ def write(cfg: ModelConfig) -> Json:
     return llama_like.write_heads(cfg) | {"use_bias": "mlp" in cfg.bias_at}
 
 
-PUBLISHED = Published(
-    model_type="ernie4_5",
+PUBLISHED = llama_like.published(
+    "ernie4_5",
     defaults=dict(rope_theta=500000.0),
-    prefix="model.",
-    names=lambda cfg: llama_like.BODY,
     heads=llama_like.heads("Ernie4_5", only=Model.heads),
-    fields=llama_like.FIELDS,
     read=read,
     write=write,
-    ignored=llama_like.BUFFERS,
 )

@@ -21,17 +21,10 @@ import numpy as np
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import bert_like, roberta_like
+from flaxformer_lite.models.fields import Fields, ModelFields, omit
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.call_with_intermediates import call_inside
-from flaxformer_lite.models.weight_map import (
-    Fields,
-    ModelFields,
-    Published,
-    add_prefix,
-    build_heads,
-    omit,
-    weight_rows,
-)
+from flaxformer_lite.models.weight_map import Published, add_prefix, build_heads, weight_rows
 from flaxformer_lite.nn.modules.heads import Classifier
 from flaxformer_lite.nn.positions.learned import Learned
 from flaxformer_lite.nn.positions.rope import Rope

@@ -11,17 +11,11 @@ import jax.numpy as jnp
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import bert_like, llama_like
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
-from flaxformer_lite.models.weight_map import (
-    Fields,
-    ModelFields,
-    Published,
-    add_prefix,
-    build_heads,
-    weight_rows,
-)
+from flaxformer_lite.models.weight_map import add_prefix, build_heads, weight_rows
 from flaxformer_lite.nn.functions.pooling import pool
 from flaxformer_lite.nn.modules.heads import Classifier, Transform, VocabHead
 from flaxformer_lite.nn.positions.rope import Rope
@@ -104,10 +98,9 @@ def write(cfg: ModelConfig) -> Json:
     return llama_like.write(cfg) | {"classifier_pooling": names[cfg.classifier_pooling]}
 
 
-PUBLISHED = Published(
-    model_type="eurobert",
-    prefix="model.",
-    names=lambda cfg: BODY,
+PUBLISHED = llama_like.published(
+    "eurobert",
+    BODY,
     heads=build_heads(
         "EuroBert",
         none=(),
@@ -119,5 +112,4 @@ PUBLISHED = Published(
     harmless=("mask_token_id",),
     read=read,
     write=write,
-    ignored=llama_like.BUFFERS,
 )

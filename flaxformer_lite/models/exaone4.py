@@ -13,14 +13,14 @@ from flaxformer_lite.config import LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import olmo2
 from flaxformer_lite.models.common import llama_like
-from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import (
+from flaxformer_lite.models.fields import (
     Fields,
     ModelFields,
-    Published,
+    largest_window,
     layer_types,
     read_windows,
 )
+from flaxformer_lite.models.presets import build
 from flaxformer_lite.nn.positions.rope import Rope
 
 WINDOW = 4096
@@ -33,7 +33,7 @@ BASE = llama_like.BASE | dict(
     pattern=(LayerKind(window=0),),
 )
 PRESETS = {  # table 1
-    "tiny": dict(d_model=128, num_heads=4, num_kv_heads=2, mlp_dim=344, decoder_layers=4),
+    "tiny": llama_like.TINY,
     "1.2b": dict(
         d_model=2048,
         num_heads=32,
@@ -72,17 +72,17 @@ def read(fields: Fields) -> ModelFields:
 
 
 def write(cfg: ModelConfig) -> Json:
-    windows = [kind.window for kind in cfg.kinds if kind.window]
     hybrid = any(kind.window or kind.position is not None for kind in cfg.kinds)
-    window = windows[0] if windows else WINDOW
+    window = largest_window(cfg) or WINDOW
     return llama_like.write_heads(cfg) | {
         "sliding_window": window if hybrid else None,
         "layer_types": layer_types(cfg),
     }
 
 
-PUBLISHED = Published(
-    model_type="exaone4",
+PUBLISHED = llama_like.published(
+    "exaone4",
+    olmo2.BODY,
     defaults=dict(
         hidden_size=4096,
         intermediate_size=16384,
@@ -90,11 +90,7 @@ PUBLISHED = Published(
         max_position_embeddings=2048,
         tie_word_embeddings=False,
     ),
-    prefix="model.",
-    names=lambda cfg: olmo2.BODY,
     heads=llama_like.heads("Exaone4"),
-    fields=llama_like.FIELDS,
     read=read,
     write=write,
-    ignored=llama_like.BUFFERS,
 )

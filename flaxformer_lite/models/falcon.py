@@ -8,12 +8,11 @@ from functools import partial
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import gpt2_like
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import (
-    Fields,
-    ModelFields,
     Published,
     WeightRow,
     add_prefix,

@@ -10,8 +10,9 @@ from functools import partial
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models.common import llama_like
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Fields, Head, ModelFields, Published
+from flaxformer_lite.models.weight_map import Head
 
 BASE = llama_like.BASE | dict(
     vocab_size=256000,
@@ -62,15 +63,11 @@ def heads(name: str) -> dict[str, Head]:
 
 
 FIXED = {"use_bidirectional_attention": False, "attention_bias": False}
-PUBLISHED = Published(
-    model_type="gemma",
+PUBLISHED = llama_like.published(
+    "gemma",
     sentencepiece="bos",
-    prefix="model.",
-    names=lambda cfg: llama_like.BODY,
     heads=heads("Gemma"),
-    fields=llama_like.FIELDS,
     fixed=FIXED,
     read=read,
     write=lambda cfg: llama_like.write_heads(cfg) | write_activation(cfg, "hidden_act"),
-    ignored=llama_like.BUFFERS,
 )

@@ -12,18 +12,9 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import gemma
 from flaxformer_lite.models.common import llama_like
+from flaxformer_lite.models.fields import Fields, ModelFields, layer_types, omit, read_windows
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import (
-    Fields,
-    ModelFields,
-    Published,
-    add_prefix,
-    layer_types,
-    omit,
-    omit_prefixes,
-    read_windows,
-    weight_rows,
-)
+from flaxformer_lite.models.weight_map import add_prefix, omit_prefixes, weight_rows
 
 BASE = gemma.BASE | dict(
     norm_at=("in", "branch", "final"),
@@ -33,16 +24,7 @@ BASE = gemma.BASE | dict(
     attention_scale=256**-0.5,
 )
 PRESETS = {  # table 1
-    "tiny": dict(
-        d_model=128,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=48,
-        mlp_dim=344,
-        decoder_layers=4,
-        windows=(64, 0),
-        attention_scale=48**-0.5,
-    ),
+    "tiny": llama_like.TINY | dict(head_dim=48, windows=(64, 0), attention_scale=48**-0.5),
     "2b": dict(d_model=2304, num_heads=8, num_kv_heads=4, mlp_dim=9216, decoder_layers=26),
     "9b": dict(d_model=3584, num_heads=16, num_kv_heads=8, mlp_dim=14336, decoder_layers=42),
     "27b": dict(
@@ -67,6 +49,14 @@ BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER)
 FIELDS = omit(llama_like.FIELDS, "hidden_act") | {"hidden_activation": "activation"}
 
 
+def read_caps(fields: Fields) -> ModelFields:
+    return {field: fields.nullable(name, BASE[field]) for name, field in CAPS.items()}
+
+
+def write_caps(cfg: ModelConfig) -> Json:
+    return {name: getattr(cfg, field) or None for name, field in CAPS.items()}
+
+
 def read(fields: Fields) -> ModelFields:
     """Reads windows and caps: every other layer slides, from the first on.
 
@@ -74,11 +64,10 @@ def read(fields: Fields) -> ModelFields:
     """
     layers = fields.get("num_hidden_layers", 26)
     window = fields.get("sliding_window", 4096)
-    caps = {field: fields.nullable(name, BASE[field]) for name, field in CAPS.items()}
     return llama_like.read_heads(fields, kv_heads=4, head_dim=256) | {
         "windows": read_windows(fields, layers, lambda i: i % 2 == 0, window),
         "attention_scale": fields.size("query_pre_attn_scalar", 256.0) ** -0.5,
-        **caps,
+        **read_caps(fields),
     }
 
 
@@ -92,25 +81,23 @@ def write(cfg: ModelConfig) -> Json:
             "sliding_window": max(cfg.windows) or 4096,
             "layer_types": layer_types(cfg),
             "query_pre_attn_scalar": query_scalar,
-            **{name: getattr(cfg, field) or None for name, field in CAPS.items()},
+            **write_caps(cfg),
         }
     )
 
 
 CAPS = {"attn_logit_softcapping": "attention_softcap", "final_logit_softcapping": "logit_softcap"}
-PUBLISHED = Published(
-    model_type="gemma2",
+PUBLISHED = llama_like.published(
+    "gemma2",
+    BODY,
     sentencepiece="bos",
     defaults=dict(
         hidden_size=2304, intermediate_size=9216, num_hidden_layers=26, num_attention_heads=8
     ),
-    prefix="model.",
-    names=lambda cfg: BODY,
     heads=gemma.heads("Gemma2"),
     fields=FIELDS,
     fixed=gemma.FIXED,
     harmless=("hidden_act", "sliding_window_size"),
     read=read,
     write=write,
-    ignored=llama_like.BUFFERS,
 )

@@ -8,7 +8,8 @@ import logging
 
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import gemma3_text
-from flaxformer_lite.models.weight_map import Fields, Head, ModelFields
+from flaxformer_lite.models.fields import Fields, ModelFields
+from flaxformer_lite.models.weight_map import Head
 
 LOG = logging.getLogger("flaxformer_lite")
 BASE = gemma3_text.BASE

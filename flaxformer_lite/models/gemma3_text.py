@@ -12,19 +12,11 @@ from flaxformer_lite.config import LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import gemma, gemma2
 from flaxformer_lite.models.common import llama_like
+from flaxformer_lite.models.fields import Fields, ModelFields, layer_types, read_windows
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.rope_fields import read_rope_of, write_ropes
+from flaxformer_lite.models.rope_fields import read_rope_of, slide_layers, write_ropes
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
-from flaxformer_lite.models.weight_map import (
-    Fields,
-    ModelFields,
-    Published,
-    WeightRow,
-    add_prefix,
-    layer_types,
-    read_windows,
-    weight_rows,
-)
+from flaxformer_lite.models.weight_map import WeightRow, add_prefix, weight_rows
 from flaxformer_lite.nn.positions.rope import Rope
 
 LOCAL = Rope(base=10000.0)
@@ -33,7 +25,7 @@ EVERY = 6
 
 def pattern(*windows: int) -> tuple[LayerKind, ...]:
     """Returns the kinds of layers with these windows; 0 sees everything."""
-    return tuple(LayerKind(window=w, position=LOCAL if w else None) for w in windows)
+    return slide_layers(windows, LOCAL)
 
 
 BASE = gemma.BASE | dict(
@@ -47,16 +39,8 @@ BASE = gemma.BASE | dict(
 )
 SMALL = dict(vocab_size=262144, max_length=32768, position=Rope(base=1000000.0))
 PRESETS = {  # table 1
-    "tiny": dict(
-        d_model=128,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=48,
-        mlp_dim=344,
-        decoder_layers=4,
-        position=Rope(base=1000000.0),
-        pattern=pattern(64, 0),
-    ),
+    "tiny": llama_like.TINY
+    | dict(head_dim=48, position=Rope(base=1000000.0), pattern=pattern(64, 0)),
     "270m": SMALL
     | dict(
         d_model=640,
@@ -113,7 +97,7 @@ def read(fields: Fields) -> ModelFields:
     local = read_rope_of(fields, SLIDING, base, scaled=False)
     options = llama_like.read_sizes(fields, kv_heads=4, head_dim=256) | {
         "position": full,
-        "pattern": tuple(LayerKind(window=w, position=local if w else None) for w in windows),
+        "pattern": slide_layers(windows, local),
         "attention_scale": fields.size("query_pre_attn_scalar", 256.0) ** -0.5,
         "logit_softcap": fields.get("final_logit_softcapping", 0.0),
     }
@@ -148,12 +132,11 @@ def write(cfg: ModelConfig) -> Json:
     )
 
 
-PUBLISHED = Published(
-    model_type="gemma3_text",
+PUBLISHED = llama_like.published(
+    "gemma3_text",
     defaults=dict(
         hidden_size=2304, intermediate_size=9216, num_hidden_layers=26, num_attention_heads=8
     ),
-    prefix="model.",
     names=names,
     heads={
         **llama_like.heads("Gemma3", only=("lm",)),
@@ -165,5 +148,4 @@ PUBLISHED = Published(
     harmless=("attn_logit_softcapping", "hidden_act"),
     read=read,
     write=write,
-    ignored=llama_like.BUFFERS,
 )

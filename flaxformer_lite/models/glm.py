@@ -10,16 +10,10 @@ from functools import partial
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import llama_like
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.rope_fields import read_rope, write_rope
-from flaxformer_lite.models.weight_map import (
-    Fields,
-    ModelFields,
-    Published,
-    add_prefix,
-    omit_prefixes,
-    weight_rows,
-)
+from flaxformer_lite.models.rope_fields import read_rope
+from flaxformer_lite.models.weight_map import add_prefix, omit_prefixes, weight_rows
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = llama_like.BASE | dict(
@@ -32,15 +26,7 @@ BASE = llama_like.BASE | dict(
     pad_token_id=151329,
 )
 PRESETS = {
-    "tiny": dict(
-        d_model=128,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=32,
-        mlp_dim=344,
-        decoder_layers=4,
-        pad_token_id=0,
-    ),
+    "tiny": llama_like.TINY | dict(head_dim=32, pad_token_id=0),
     "9b": dict(d_model=4096, num_heads=32, num_kv_heads=2, mlp_dim=13696, decoder_layers=40),
 }
 config = partial(build, "glm", BASE, PRESETS, "9b")
@@ -61,21 +47,14 @@ def read(fields: Fields) -> ModelFields:
 
 
 def write(cfg: ModelConfig) -> Json:
-    return {
-        "num_key_value_heads": cfg.kv_heads,
-        "head_dim": cfg.head_width,
-        "attention_bias": "query" in cfg.bias_at,
-        **write_rope(cfg.position, fraction="partial_rotary_factor"),
-    }
+    heads = llama_like.write_heads(cfg, fraction="partial_rotary_factor")
+    return heads | {"attention_bias": "query" in cfg.bias_at}
 
 
-PUBLISHED = Published(
-    model_type="glm",
-    prefix="model.",
-    names=lambda cfg: BODY,
+PUBLISHED = llama_like.published(
+    "glm",
+    BODY,
     heads=llama_like.heads("Glm", only=Model.heads),
-    fields=llama_like.FIELDS,
     read=read,
     write=write,
-    ignored=llama_like.BUFFERS,
 )

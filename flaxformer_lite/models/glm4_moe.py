@@ -10,9 +10,10 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import deepseek_v2, deepseek_v3
 from flaxformer_lite.models.common import llama_like
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.rope_fields import read_rope, write_rope
-from flaxformer_lite.models.weight_map import Fields, ModelFields, add_prefix
+from flaxformer_lite.models.rope_fields import read_rope
+from flaxformer_lite.models.weight_map import add_prefix
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -28,14 +29,7 @@ MOE = MoeConfig(
 )
 SMALL_MOE = dataclasses.replace(MOE, num_experts=8, experts_per_token=2, mlp_dim=86, shared_dim=86)
 PRESETS = {
-    "tiny": dict(
-        d_model=128,
-        num_heads=4,
-        num_kv_heads=2,
-        mlp_dim=344,
-        decoder_layers=4,
-        feed_forward=SMALL_MOE,
-    ),
+    "tiny": llama_like.TINY | dict(feed_forward=SMALL_MOE),
     "air": dict(
         d_model=4096,
         num_heads=96,
@@ -74,9 +68,7 @@ def read(fields: Fields) -> ModelFields:
 def write(cfg: ModelConfig) -> Json:
     assert isinstance(cfg.position, Rope)
     return {
-        "num_key_value_heads": cfg.kv_heads,
-        "head_dim": cfg.head_width,
-        **write_rope(cfg.position, fraction="partial_rotary_factor"),
+        **llama_like.write_heads(cfg, fraction="partial_rotary_factor"),
         **deepseek_v3.write_experts(cfg),
         "attention_bias": "query" in cfg.bias_at,
         "use_qk_norm": cfg.qk_norm == "rms",

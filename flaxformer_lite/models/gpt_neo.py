@@ -14,16 +14,13 @@ from functools import partial
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.read import Json, brief
 from flaxformer_lite.models.common import gpt2_like
+from flaxformer_lite.models.fields import Fields, ModelFields, read_windows, repeated
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import (
-    Fields,
-    ModelFields,
     Published,
     add_prefix,
     attention_rows,
     build_heads,
-    read_windows,
-    repeated,
     weight_rows,
 )
 

@@ -11,18 +11,11 @@ from functools import partial
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import gpt2_like, llama_like
+from flaxformer_lite.models.fields import Fields, ModelFields, omit
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
-from flaxformer_lite.models.weight_map import (
-    Fields,
-    ModelFields,
-    Published,
-    add_prefix,
-    build_heads,
-    omit,
-    weight_rows,
-)
+from flaxformer_lite.models.weight_map import Published, add_prefix, build_heads, weight_rows
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = dict(

@@ -12,19 +12,17 @@ from functools import partial
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import experts, llama_like
-from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.rope_fields import read_rope
-from flaxformer_lite.models.weight_map import (
+from flaxformer_lite.models.fields import (
     Fields,
     ModelFields,
-    Published,
-    add_prefix,
+    largest_window,
     layer_types,
     omit,
-    omit_prefixes,
     read_windows,
-    weight_rows,
 )
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.rope_fields import read_rope
+from flaxformer_lite.models.weight_map import add_prefix, omit_prefixes, weight_rows
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -58,13 +56,10 @@ BASE = llama_like.BASE | dict(
 )
 LARGE = dict(d_model=2880, num_heads=64, num_kv_heads=8, head_dim=64, mlp_dim=2880)
 PRESETS = {  # table 1
-    "tiny": dict(
-        d_model=128,
-        num_heads=4,
-        num_kv_heads=2,
+    "tiny": llama_like.TINY
+    | dict(
         head_dim=32,
         mlp_dim=128,
-        decoder_layers=4,
         windows=(32, 0),
         position=Rope(base=150000.0),
         feed_forward=MoeConfig(
@@ -134,7 +129,7 @@ def read(fields: Fields) -> ModelFields:
 
 def write(cfg: ModelConfig) -> Json:
     moe = experts.find_experts(cfg)
-    window = max(kind.window or 0 for kind in cfg.kinds)
+    window = largest_window(cfg)
     fields = llama_like.write_heads(cfg)
     if cfg.position.scaling == "none":  # without the field transformers scales
         fields["rope_parameters"] = {"rope_type": "default", "rope_theta": fields["rope_theta"]}
@@ -151,11 +146,10 @@ def write(cfg: ModelConfig) -> Json:
 
 
 FIELDS = omit(llama_like.FIELDS, "hidden_act")
-PUBLISHED = Published(
-    model_type="gpt_oss",
+PUBLISHED = llama_like.published(
+    "gpt_oss",
+    BODY,
     defaults=dict(num_hidden_layers=36, rope_theta=150000.0),
-    prefix="model.",
-    names=lambda cfg: BODY,
     heads=llama_like.heads(
         "GptOss", only=("lm", "none", "sequence_classification", "token_classification")
     ),
@@ -164,5 +158,4 @@ PUBLISHED = Published(
     harmless=("experts_per_token", "initial_context_length", "hidden_act"),
     read=read,
     write=write,
-    ignored=llama_like.BUFFERS,
 )

@@ -8,10 +8,9 @@ from functools import partial
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.models.common import bert_like, gpt2_like
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import (
-    Fields,
-    ModelFields,
     Published,
     add_prefix,
     attention_rows,

@@ -11,9 +11,9 @@ from functools import partial
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import llama_like
+from flaxformer_lite.models.fields import Fields, ModelFields, inverse
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
-from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, inverse
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = llama_like.BASE | dict(
@@ -25,14 +25,7 @@ BASE = llama_like.BASE | dict(
     tie_embeddings=True,
 )
 PRESETS = {  # table 2
-    "tiny": dict(
-        d_model=128,
-        num_heads=4,
-        num_kv_heads=2,
-        mlp_dim=344,
-        decoder_layers=4,
-        attention_scale=1 / 32,
-    ),
+    "tiny": llama_like.TINY | dict(attention_scale=1 / 32),
     "2b": dict(
         d_model=2048,
         num_heads=32,
@@ -81,21 +74,11 @@ def write(cfg: ModelConfig) -> Json:
     }
 
 
-PUBLISHED = Published(
-    model_type="granite",
-    defaults=dict(
-        vocab_size=32000,
-        hidden_size=4096,
-        intermediate_size=11008,
-        num_hidden_layers=32,
-        max_position_embeddings=2048,
-        tie_word_embeddings=False,
-    ),
-    prefix="model.",
-    names=lambda cfg: llama_like.BODY,
+PUBLISHED = llama_like.published(
+    "granite",
+    defaults=llama_like.DEFAULTS | dict(vocab_size=32000, tie_word_embeddings=False),
     heads=llama_like.heads("Granite", only=Model.heads),
     fields=FIELDS,
     read=read,
     write=write,
-    ignored=llama_like.BUFFERS,
 )

@@ -7,9 +7,9 @@ import dataclasses
 from functools import partial
 
 from flaxformer_lite.models.common import llama_like
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope
-from flaxformer_lite.models.weight_map import Fields, ModelFields, Published
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = llama_like.BASE | dict(
@@ -41,14 +41,10 @@ def read(fields: Fields) -> ModelFields:
     }
 
 
-PUBLISHED = Published(
-    model_type="helium",
+PUBLISHED = llama_like.published(
+    "helium",
     defaults=dict(rope_theta=100000.0),
-    prefix="model.",
-    names=lambda cfg: llama_like.BODY,
     heads=llama_like.heads("Helium", only=Model.heads),
-    fields=llama_like.FIELDS,
     read=read,
     write=llama_like.write,
-    ignored=llama_like.BUFFERS,
 )

@@ -10,15 +10,16 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import granite
 from flaxformer_lite.models.common import llama_like
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
-from flaxformer_lite.models.weight_map import Fields, ModelFields, add_prefix, weight_rows
+from flaxformer_lite.models.weight_map import add_prefix, weight_rows
 
 BASE = llama_like.BASE | dict(
     vocab_size=128256, max_length=131072, norm_at=("in", "branch", "final")
 )
 PRESETS = {
-    "tiny": dict(d_model=128, num_heads=4, num_kv_heads=2, mlp_dim=344, decoder_layers=4),
+    "tiny": llama_like.TINY,
     "14b": dict(d_model=6144, num_heads=48, num_kv_heads=8, mlp_dim=14336, decoder_layers=38),
 }
 config = partial(build, "hyperclovax", BASE, PRESETS, "14b")
@@ -53,14 +54,7 @@ def write(cfg: ModelConfig) -> Json:
 PUBLISHED = dataclasses.replace(
     granite.PUBLISHED,
     model_type="hyperclovax",
-    defaults=dict(
-        vocab_size=32000,
-        hidden_size=4096,
-        intermediate_size=11008,
-        num_hidden_layers=32,
-        num_attention_heads=32,
-        max_position_embeddings=2048,
-    ),
+    defaults=llama_like.DEFAULTS | dict(vocab_size=32000),
     names=lambda cfg: BODY,
     heads=llama_like.heads("HyperCLOVAX", only=Model.heads),
     read=read,

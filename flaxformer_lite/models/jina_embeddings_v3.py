@@ -12,16 +12,14 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import nomic_bert, roberta
 from flaxformer_lite.models.common import bert_like, roberta_like
+from flaxformer_lite.models.fields import Fields, ModelFields, omit
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.models.weight_map import (
-    Fields,
-    ModelFields,
     Published,
     add_prefix,
     build_heads,
-    omit,
     outside_layers,
     weight_rows,
 )

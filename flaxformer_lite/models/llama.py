@@ -8,16 +8,14 @@ from functools import partial
 
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import (
-    Published,
-)
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = llama_like.BASE
 Model = llama_like.Model
 
+LLAMA3 = dict(vocab_size=128256, max_length=8192, position=Rope(base=500000.0))
 PRESETS = {
-    "tiny": dict(d_model=128, num_heads=4, num_kv_heads=2, mlp_dim=344, decoder_layers=4),
+    "tiny": llama_like.TINY,
     # TinyLlama's sizes
     "1b": dict(d_model=2048, num_heads=32, num_kv_heads=4, mlp_dim=5632, decoder_layers=22),
     "7b": dict(d_model=4096, num_heads=32, mlp_dim=11008, decoder_layers=32),
@@ -29,40 +27,20 @@ PRESETS = {
         decoder_layers=80,
         max_length=4096,
     ),
-    "llama3_8b": dict(
-        d_model=4096,
-        num_heads=32,
-        num_kv_heads=8,
-        mlp_dim=14336,
-        decoder_layers=32,
-        vocab_size=128256,
-        max_length=8192,
-        position=Rope(base=500000.0),
-    ),
-    "llama3_70b": dict(
-        d_model=8192,
-        num_heads=64,
-        num_kv_heads=8,
-        mlp_dim=28672,
-        decoder_layers=80,
-        vocab_size=128256,
-        max_length=8192,
-        position=Rope(base=500000.0),
-    ),
+    "llama3_8b": LLAMA3
+    | dict(d_model=4096, num_heads=32, num_kv_heads=8, mlp_dim=14336, decoder_layers=32),
+    "llama3_70b": LLAMA3
+    | dict(d_model=8192, num_heads=64, num_kv_heads=8, mlp_dim=28672, decoder_layers=80),
 }
 config = partial(build, "llama", llama_like.BASE, PRESETS, "7b")
 
 
-PUBLISHED = Published(
-    model_type="llama",
+PUBLISHED = llama_like.published(
+    "llama",
     sentencepiece="bos",
-    prefix="model.",
-    names=lambda cfg: llama_like.BODY,
     heads=llama_like.heads("Llama"),
-    fields=llama_like.FIELDS,
     fixed={"rope_interleaved": False},
     harmless=("is_llama_config", "max_sequence_length"),
     read=llama_like.read,
     write=llama_like.write,
-    ignored=llama_like.BUFFERS,
 )

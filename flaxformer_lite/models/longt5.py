@@ -10,15 +10,9 @@ from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import mt5, t5, weight_map
 from flaxformer_lite.models.common import t5_like
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import (
-    Fields,
-    Head,
-    ModelFields,
-    WeightRow,
-    add_prefix,
-    weight_rows,
-)
+from flaxformer_lite.models.weight_map import Head, WeightRow, add_prefix, weight_rows
 from flaxformer_lite.nn.mixers.local_global import LocalGlobalConfig
 
 BASE = t5_like.BASE | t5_like.V1_1 | dict(mixer=LocalGlobalConfig())

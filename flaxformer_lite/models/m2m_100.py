@@ -11,9 +11,9 @@ import jax.numpy as jnp
 
 from flaxformer_lite.models import bart
 from flaxformer_lite.models.common import bart_like
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
-from flaxformer_lite.models.weight_map import Fields, ModelFields
 from flaxformer_lite.nn.positions.sinusoidal import Sinusoidal
 
 PAD = 1

@@ -9,14 +9,8 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import mistral
 from flaxformer_lite.models.common import llama_like
+from flaxformer_lite.models.fields import Fields, ModelFields, layer_types, read_windows
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import (
-    Fields,
-    ModelFields,
-    Published,
-    layer_types,
-    read_windows,
-)
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = mistral.BASE | dict(
@@ -25,9 +19,7 @@ BASE = mistral.BASE | dict(
     windows=(0, 32768, 32768, 32768),
 )
 PRESETS = {
-    "tiny": dict(
-        d_model=128, num_heads=4, num_kv_heads=2, mlp_dim=344, decoder_layers=4, windows=(0, 64)
-    ),
+    "tiny": llama_like.TINY | dict(windows=(0, 64)),
     "8b": dict(
         d_model=4096, num_heads=32, num_kv_heads=8, head_dim=128, mlp_dim=12288, decoder_layers=36
     ),
@@ -50,19 +42,15 @@ def write(cfg: ModelConfig) -> Json:
     }
 
 
-PUBLISHED = Published(
-    model_type="ministral",
+PUBLISHED = llama_like.published(
+    "ministral",
     defaults=dict(
         vocab_size=32000,
         intermediate_size=14336,
         num_hidden_layers=32,
         max_position_embeddings=131072,
     ),
-    prefix="model.",
-    names=lambda cfg: llama_like.BODY,
     heads=llama_like.heads("Ministral"),
-    fields=llama_like.FIELDS,
     read=read,
     write=write,
-    ignored=llama_like.BUFFERS,
 )

@@ -8,14 +8,12 @@ from functools import partial
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import llama_like
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Fields, ModelFields, Published
 
 BASE = llama_like.BASE | dict(max_length=32768, windows=(4096,))
 PRESETS = {  # table 1
-    "tiny": dict(
-        d_model=128, num_heads=4, num_kv_heads=2, mlp_dim=344, decoder_layers=4, windows=(64,)
-    ),
+    "tiny": llama_like.TINY | dict(windows=(64,)),
     "7b": dict(d_model=4096, num_heads=32, num_kv_heads=8, mlp_dim=14336, decoder_layers=32),
 }
 config = partial(build, "mistral", BASE, PRESETS, "7b")
@@ -32,15 +30,11 @@ def write(cfg: ModelConfig) -> Json:
     return llama_like.write_heads(cfg) | {"sliding_window": cfg.windows[0] or None}
 
 
-PUBLISHED = Published(
-    model_type="mistral",
+PUBLISHED = llama_like.published(
+    "mistral",
     sentencepiece="bos",
     defaults=dict(max_position_embeddings=131072),
-    prefix="model.",
-    names=lambda cfg: llama_like.BODY,
     heads=llama_like.heads("Mistral", "model."),
-    fields=llama_like.FIELDS,
     read=read,
     write=write,
-    ignored=llama_like.BUFFERS,
 )

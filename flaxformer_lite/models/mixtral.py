@@ -8,15 +8,9 @@ from functools import partial
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import experts, llama_like
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import (
-    Fields,
-    ModelFields,
-    Published,
-    add_prefix,
-    omit_prefixes,
-    weight_rows,
-)
+from flaxformer_lite.models.weight_map import add_prefix, omit_prefixes, weight_rows
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -24,14 +18,7 @@ BASE = llama_like.BASE | dict(
     max_length=32768, position=Rope(base=1e6), feed_forward=MoeConfig(balance=0.02)
 )
 PRESETS = {  # table 1
-    "tiny": dict(
-        d_model=128,
-        num_heads=4,
-        num_kv_heads=2,
-        mlp_dim=172,
-        decoder_layers=4,
-        feed_forward=MoeConfig(num_experts=4),
-    ),
+    "tiny": llama_like.TINY | dict(mlp_dim=172, feed_forward=MoeConfig(num_experts=4)),
     "8x7b": dict(d_model=4096, num_heads=32, num_kv_heads=8, mlp_dim=14336, decoder_layers=32),
     "8x22b": dict(
         d_model=6144,
@@ -77,14 +64,11 @@ def write(cfg: ModelConfig) -> Json:
     }
 
 
-PUBLISHED = Published(
-    model_type="mixtral",
+PUBLISHED = llama_like.published(
+    "mixtral",
+    BODY,
     defaults=dict(max_position_embeddings=131072, rope_theta=1e6),
-    prefix="model.",
-    names=lambda cfg: BODY,
     heads=llama_like.heads("Mixtral", "model."),
-    fields=llama_like.FIELDS,
     read=read,
     write=write,
-    ignored=llama_like.BUFFERS,
 )

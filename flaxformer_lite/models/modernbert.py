@@ -15,21 +15,12 @@ import jax.numpy as jnp
 from flaxformer_lite.config import Execution, LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import bert_like
+from flaxformer_lite.models.fields import Fields, ModelFields, layer_types, read_windows, repeated
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.rope_fields import read_rope_of, write_ropes
+from flaxformer_lite.models.rope_fields import read_rope_of, slide_layers, write_ropes
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
-from flaxformer_lite.models.weight_map import (
-    Fields,
-    ModelFields,
-    Published,
-    add_prefix,
-    build_heads,
-    layer_types,
-    read_windows,
-    repeated,
-    weight_rows,
-)
+from flaxformer_lite.models.weight_map import Published, add_prefix, build_heads, weight_rows
 from flaxformer_lite.nn.functions.pooling import pool
 from flaxformer_lite.nn.modules.heads import LABELS, Classifier, Transform, VocabHead
 from flaxformer_lite.nn.positions.rope import Rope
@@ -99,9 +90,8 @@ class Model(EncoderModel):
 def pattern(windows: list[int], local: Rope) -> tuple[LayerKind, ...]:
     """Builds one kind per layer; the first has no norm before attention, as the embeddings end in
     one."""
-    kinds = [LayerKind(window=w, position=local if w else None) for w in windows]
-    kinds[0] = dataclasses.replace(kinds[0], norm_at=("mlp_in",))
-    return tuple(kinds)
+    first, *others = slide_layers(windows, local)
+    return (dataclasses.replace(first, norm_at=("mlp_in",)), *others)
 
 
 def alternating(layers: int, window: int) -> tuple[LayerKind, ...]:

@@ -9,11 +9,10 @@ section 3.
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import modernbert
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import (
-    Fields,
-    ModelFields,
     Published,
     add_prefix,
     attention_rows,

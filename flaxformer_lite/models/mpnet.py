@@ -9,12 +9,12 @@ from functools import partial
 
 from flaxformer_lite.models import roberta
 from flaxformer_lite.models.common import bert_like, roberta_like
+from flaxformer_lite.models.fields import omit
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import (
     add_prefix,
     attention_rows,
     build_heads,
-    omit,
     omit_prefixes,
     outside_layers,
     weight_rows,

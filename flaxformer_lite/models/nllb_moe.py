@@ -14,18 +14,9 @@ from flaxformer_lite.config import LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import bart, m2m_100, weight_map
 from flaxformer_lite.models.common import bart_like, experts
+from flaxformer_lite.models.fields import Fields, ModelFields, repeated, shortest_pattern
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import (
-    Fields,
-    Head,
-    ModelFields,
-    Published,
-    WeightRow,
-    add_prefix,
-    repeated,
-    shortest_pattern,
-    weight_rows,
-)
+from flaxformer_lite.models.weight_map import Head, Published, WeightRow, add_prefix, weight_rows
 from flaxformer_lite.nn.feed_forwards.capacity_moe import CapacityMoeConfig
 
 BASE = m2m_100.BASE

@@ -9,17 +9,11 @@ from functools import partial
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import bert_like
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
-from flaxformer_lite.models.weight_map import (
-    Fields,
-    ModelFields,
-    Published,
-    add_prefix,
-    build_heads,
-    weight_rows,
-)
+from flaxformer_lite.models.weight_map import Published, add_prefix, build_heads, weight_rows
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = bert_like.BASE | dict(

@@ -10,13 +10,8 @@ from functools import partial
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import llama_like
+from flaxformer_lite.models.fields import Fields, ModelFields, omit
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import (
-    Fields,
-    ModelFields,
-    Published,
-    omit,
-)
 
 BASE = llama_like.BASE | dict(vocab_size=50304, norm="layer_no_affine", norm_eps=1e-5)
 PRESETS = {  # table 1
@@ -47,15 +42,12 @@ def write(cfg: ModelConfig) -> Json:
     }
 
 
-PUBLISHED = Published(
-    model_type="olmo",
+PUBLISHED = llama_like.published(
+    "olmo",
     defaults=dict(pad_token_id=1),
-    prefix="model.",
-    names=lambda cfg: llama_like.BODY,
     heads=llama_like.heads("Olmo", only=Model.heads),
     fields=FIELDS,
     harmless=("rms_norm_eps",),
     read=read,
     write=write,
-    ignored=llama_like.BUFFERS,
 )

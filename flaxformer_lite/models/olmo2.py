@@ -10,15 +10,10 @@ from functools import partial
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import llama_like
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope
-from flaxformer_lite.models.weight_map import (
-    Fields,
-    ModelFields,
-    Published,
-    add_prefix,
-    weight_rows,
-)
+from flaxformer_lite.models.weight_map import add_prefix, weight_rows
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = llama_like.BASE | dict(
@@ -64,14 +59,11 @@ def write(cfg: ModelConfig) -> Json:
     return llama_like.write_heads(cfg) | {"attention_bias": "query" in cfg.bias_at}
 
 
-PUBLISHED = Published(
-    model_type="olmo2",
+PUBLISHED = llama_like.published(
+    "olmo2",
+    BODY,
     defaults=dict(vocab_size=50304, max_position_embeddings=2048, pad_token_id=1),
-    prefix="model.",
-    names=lambda cfg: BODY,
     heads=llama_like.heads("Olmo2", only=Model.heads),
-    fields=llama_like.FIELDS,
     read=read,
     write=write,
-    ignored=llama_like.BUFFERS,
 )

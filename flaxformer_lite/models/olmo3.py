@@ -11,15 +11,9 @@ from flaxformer_lite.config import LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import olmo2
 from flaxformer_lite.models.common import llama_like
+from flaxformer_lite.models.fields import Fields, ModelFields, layer_types, read_windows
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.rope_fields import read_rope_of, write_ropes
-from flaxformer_lite.models.weight_map import (
-    Fields,
-    ModelFields,
-    Published,
-    layer_types,
-    read_windows,
-)
+from flaxformer_lite.models.rope_fields import read_rope_of, slide_layers, write_ropes
 
 WINDOW = 4096
 BASE = olmo2.BASE | dict(
@@ -52,8 +46,7 @@ def read(fields: Fields) -> ModelFields:
     full = read_rope_of(fields, FULL, base)
     local = read_rope_of(fields, SLIDING, base, scaled=False)
     sliding = local if local != full else None
-    kinds = [LayerKind(window=width, position=sliding if width else None) for width in windows]
-    return olmo2.read_sizes(fields) | {"position": full, "pattern": tuple(kinds)}
+    return olmo2.read_sizes(fields) | {"position": full, "pattern": slide_layers(windows, sliding)}
 
 
 def write(cfg: ModelConfig) -> Json:
@@ -70,14 +63,11 @@ def write(cfg: ModelConfig) -> Json:
     )
 
 
-PUBLISHED = Published(
-    model_type="olmo3",
+PUBLISHED = llama_like.published(
+    "olmo3",
+    olmo2.BODY,
     defaults=dict(vocab_size=50304, max_position_embeddings=2048, pad_token_id=1),
-    prefix="model.",
-    names=lambda cfg: olmo2.BODY,
     heads=llama_like.heads("Olmo3", only=Model.heads),
-    fields=llama_like.FIELDS,
     read=read,
     write=write,
-    ignored=llama_like.BUFFERS,
 )

@@ -8,8 +8,9 @@ from functools import partial
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import experts, llama_like, qwen_like
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, add_prefix
+from flaxformer_lite.models.weight_map import add_prefix
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 
 BASE = llama_like.BASE | dict(
@@ -67,14 +68,11 @@ def write(cfg: ModelConfig) -> Json:
     }
 
 
-PUBLISHED = Published(
-    model_type="olmoe",
+PUBLISHED = llama_like.published(
+    "olmoe",
+    BODY,
     defaults=dict(intermediate_size=2048, pad_token_id=1),
-    prefix="model.",
-    names=lambda cfg: BODY,
     heads=llama_like.heads("Olmoe", only=("lm", "none")),
-    fields=llama_like.FIELDS,
     read=read,
     write=write,
-    ignored=llama_like.BUFFERS,
 )

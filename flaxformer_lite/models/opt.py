@@ -14,11 +14,10 @@ import jax.numpy as jnp
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import bert_like, gpt2_like
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import (
-    Fields,
-    ModelFields,
     Published,
     add_prefix,
     attention_rows,

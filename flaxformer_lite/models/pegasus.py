@@ -13,9 +13,9 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import bart
 from flaxformer_lite.models.common import bart_like
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
-from flaxformer_lite.models.weight_map import Fields, ModelFields
 from flaxformer_lite.nn.positions.sinusoidal import Sinusoidal
 
 BASE = bart_like.BASE | dict(

@@ -11,18 +11,11 @@ from functools import partial
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import gpt2_like, llama_like
+from flaxformer_lite.models.fields import Fields, ModelFields, omit
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
-from flaxformer_lite.models.weight_map import (
-    Fields,
-    ModelFields,
-    Published,
-    add_prefix,
-    build_heads,
-    omit,
-    weight_rows,
-)
+from flaxformer_lite.models.weight_map import add_prefix, build_heads, weight_rows
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = dict(
@@ -83,10 +76,9 @@ def write(cfg: ModelConfig) -> Json:
 
 
 LM_HEAD = weight_rows(("lm_head.weight", "lm_head/kernel"), ("lm_head.bias", "lm_head/bias"))
-PUBLISHED = Published(
-    model_type="phi",
-    prefix="model.",
-    names=lambda cfg: BODY,
+PUBLISHED = llama_like.published(
+    "phi",
+    BODY,
     heads=build_heads(
         "Phi",
         lm=LM_HEAD,
@@ -97,5 +89,4 @@ PUBLISHED = Published(
     fields=omit(llama_like.FIELDS, "rms_norm_eps") | {"layer_norm_eps": "norm_eps"},
     read=read,
     write=write,
-    ignored=llama_like.BUFFERS,
 )

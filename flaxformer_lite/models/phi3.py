@@ -12,16 +12,10 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import glm
 from flaxformer_lite.models.common import llama_like
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.rope_fields import read_rope, write_rope
-from flaxformer_lite.models.weight_map import (
-    Fields,
-    ModelFields,
-    Published,
-    add_prefix,
-    omit_prefixes,
-    weight_rows,
-)
+from flaxformer_lite.models.rope_fields import read_rope
+from flaxformer_lite.models.weight_map import add_prefix, omit_prefixes, weight_rows
 
 BASE = llama_like.BASE | dict(
     vocab_size=32064, max_length=4096, windows=(2047,), pad_token_id=32000
@@ -62,10 +56,8 @@ def read(fields: Fields) -> ModelFields:
 
 def write(cfg: ModelConfig) -> Json:
     fields = {
-        "num_key_value_heads": cfg.kv_heads,
-        "head_dim": cfg.head_width,
+        **llama_like.write_heads(cfg, fraction="partial_rotary_factor"),
         "sliding_window": cfg.windows[0] or None,
-        **write_rope(cfg.position, fraction="partial_rotary_factor"),
     }
     original = cfg.position.original_max_position_embeddings
     if original:
@@ -73,15 +65,12 @@ def write(cfg: ModelConfig) -> Json:
     return fields
 
 
-PUBLISHED = Published(
-    model_type="phi3",
+PUBLISHED = llama_like.published(
+    "phi3",
+    BODY,
     defaults=dict(original_max_position_embeddings=4096),
-    prefix="model.",
-    names=lambda cfg: BODY,
     heads=llama_like.heads("Phi3", only=Model.heads),
-    fields=llama_like.FIELDS,
     fixed={"attention_bias": False},
     read=read,
     write=write,
-    ignored=llama_like.BUFFERS,
 )

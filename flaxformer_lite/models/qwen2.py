@@ -7,13 +7,10 @@ from functools import partial
 
 from flaxformer_lite.models.common import llama_like, qwen_like
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import (
-    Published,
-)
 
 BASE = qwen_like.BASE
 PRESETS = {  # table 1
-    "tiny": dict(d_model=128, num_heads=4, num_kv_heads=2, mlp_dim=344, decoder_layers=4),
+    "tiny": llama_like.TINY,
     "0.5b": dict(
         d_model=896,
         num_heads=14,
@@ -36,8 +33,8 @@ config = partial(build, "qwen2", BASE, PRESETS, "7b")
 Model = llama_like.Model
 
 
-PUBLISHED = Published(
-    model_type="qwen2",
+PUBLISHED = llama_like.published(
+    "qwen2",
     defaults=dict(
         vocab_size=151936,
         hidden_size=4096,
@@ -45,12 +42,8 @@ PUBLISHED = Published(
         num_hidden_layers=32,
         num_attention_heads=32,
     ),
-    prefix="model.",
-    names=lambda cfg: llama_like.BODY,
     heads=llama_like.heads("Qwen2"),
-    fields=llama_like.FIELDS,
     harmless=("use_mrope",),
     read=lambda fields: qwen_like.read_attention(fields, kv_heads=32),
     write=qwen_like.write_attention,
-    ignored=llama_like.BUFFERS,
 )

@@ -8,27 +8,21 @@ from functools import partial
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import experts, llama_like, qwen_like
-from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import (
+from flaxformer_lite.models.fields import (
     Fields,
     ModelFields,
-    Published,
-    add_prefix,
+    largest_window,
     layer_types,
     read_windows,
 )
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.weight_map import add_prefix
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 
 BASE = qwen_like.BASE
 PRESETS = {
-    "tiny": dict(
-        d_model=128,
-        num_heads=4,
-        num_kv_heads=2,
-        mlp_dim=344,
-        decoder_layers=4,
-        feed_forward=MoeConfig(mlp_dim=86, shared_dim=172, shared_gate=True, normalize=False),
-    ),
+    "tiny": llama_like.TINY
+    | dict(feed_forward=MoeConfig(mlp_dim=86, shared_dim=172, shared_gate=True, normalize=False)),
     "a2.7b": dict(  # Qwen1.5-MoE-A2.7B
         d_model=2048,
         num_heads=16,
@@ -76,7 +70,7 @@ def read(fields: Fields) -> ModelFields:
 
 def write(cfg: ModelConfig) -> Json:
     fields = llama_like.write_heads(cfg) | qwen_like.write_experts(cfg)
-    window = max(kind.window or 0 for kind in cfg.kinds)
+    window = largest_window(cfg)
     if window:
         fields["sliding_window"] = window
         fields["layer_types"] = layer_types(cfg)
@@ -87,14 +81,11 @@ def write(cfg: ModelConfig) -> Json:
     }
 
 
-PUBLISHED = Published(
-    model_type="qwen2_moe",
+PUBLISHED = llama_like.published(
+    "qwen2_moe",
+    BODY,
     defaults=dict(vocab_size=151936, max_position_embeddings=32768),
-    prefix="model.",
-    names=lambda cfg: BODY,
     heads=llama_like.heads("Qwen2Moe", "model."),
-    fields=llama_like.FIELDS,
     read=read,
     write=write,
-    ignored=llama_like.BUFFERS,
 )

@@ -8,14 +8,13 @@ Reference: Yang et al., "Qwen3 Technical Report" (2025), section 2.
 from functools import partial
 
 from flaxformer_lite.models.common import llama_like, qwen_like
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, add_prefix
+from flaxformer_lite.models.weight_map import add_prefix
 
 BASE = qwen_like.BASE | dict(bias_at=(), qk_norm="rms", head_dim=128, max_length=40960)
 PRESETS = {  # table 1
-    "tiny": dict(
-        d_model=128, num_heads=4, num_kv_heads=2, head_dim=48, mlp_dim=344, decoder_layers=4
-    ),
+    "tiny": llama_like.TINY | dict(head_dim=48),
     "0.6b": dict(
         d_model=1024,
         num_heads=16,
@@ -38,14 +37,11 @@ def read(fields: Fields) -> ModelFields:
     return qwen_like.read_attention(fields, kv_heads=32, head_dim=128) | {"bias_at": biased}
 
 
-PUBLISHED = Published(
-    model_type="qwen3",
+PUBLISHED = llama_like.published(
+    "qwen3",
+    BODY,
     defaults=dict(intermediate_size=22016, num_hidden_layers=32, max_position_embeddings=32768),
-    prefix="model.",
-    names=lambda cfg: BODY,
     heads=llama_like.heads("Qwen3"),
-    fields=llama_like.FIELDS,
     read=read,
     write=lambda cfg: qwen_like.write_attention(cfg) | {"attention_bias": "query" in cfg.bias_at},
-    ignored=llama_like.BUFFERS,
 )

@@ -10,8 +10,9 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import qwen3_5_text, qwen3_next
 from flaxformer_lite.models.common import llama_like
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Fields, Head, ModelFields, weight_rows
+from flaxformer_lite.models.weight_map import Head, weight_rows
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 
 BASE = qwen3_5_text.BASE

@@ -10,8 +10,9 @@ from functools import partial
 
 from flaxformer_lite.models import qwen3_next
 from flaxformer_lite.models.common import llama_like
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Fields, Head, ModelFields, add_prefix, weight_rows
+from flaxformer_lite.models.weight_map import Head, add_prefix, weight_rows
 
 BASE = qwen3_next.BASE | dict(vocab_size=248320)
 PRESETS = {

@@ -9,21 +9,14 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import qwen3
 from flaxformer_lite.models.common import llama_like, qwen_like
+from flaxformer_lite.models.fields import Fields, ModelFields, largest_window
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Fields, ModelFields, Published, add_prefix
+from flaxformer_lite.models.weight_map import add_prefix
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 
 BASE = qwen3.BASE
 PRESETS = {  # table 2
-    "tiny": dict(
-        d_model=128,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=48,
-        mlp_dim=344,
-        decoder_layers=4,
-        feed_forward=MoeConfig(mlp_dim=86),
-    ),
+    "tiny": llama_like.TINY | dict(head_dim=48, feed_forward=MoeConfig(mlp_dim=86)),
     "30b_a3b": dict(
         d_model=2048,
         num_heads=32,
@@ -60,7 +53,7 @@ def read(fields: Fields) -> ModelFields:
 
 
 def write(cfg: ModelConfig) -> Json:
-    window = max(kind.window or 0 for kind in cfg.kinds)
+    window = largest_window(cfg)
     return (
         llama_like.write_heads(cfg)
         | qwen_like.write_experts(cfg)
@@ -72,15 +65,12 @@ def write(cfg: ModelConfig) -> Json:
     )
 
 
-PUBLISHED = Published(
-    model_type="qwen3_moe",
+PUBLISHED = llama_like.published(
+    "qwen3_moe",
+    BODY,
     defaults=dict(num_hidden_layers=24, max_position_embeddings=32768),
-    prefix="model.",
-    names=lambda cfg: BODY,
     heads=llama_like.heads("Qwen3Moe"),
-    fields=llama_like.FIELDS,
     harmless=("max_window_layers",),
     read=read,
     write=write,
-    ignored=llama_like.BUFFERS,
 )

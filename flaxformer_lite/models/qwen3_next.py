@@ -10,18 +10,20 @@ from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json, brief
 from flaxformer_lite.models import qwen3
 from flaxformer_lite.models.common import experts, llama_like, qwen_like
-from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.rope_fields import read_rope, write_rope
-from flaxformer_lite.models.weight_map import (
+from flaxformer_lite.models.fields import (
     Fields,
     ModelFields,
-    Published,
-    WeightRow,
     activation_of,
-    add_prefix,
-    omit_prefixes,
     repeated,
     shortest_pattern,
+)
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.rope_fields import read_rope
+from flaxformer_lite.models.weight_map import (
+    Published,
+    WeightRow,
+    add_prefix,
+    omit_prefixes,
     weight_rows,
 )
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
@@ -137,9 +139,7 @@ def write_layers(cfg: ModelConfig) -> Json:
     deltas = [mixer for mixer in mixers if isinstance(mixer, GatedDeltaConfig)]
     delta = deltas[0] if deltas else DELTA
     return {
-        "num_key_value_heads": cfg.kv_heads,
-        "head_dim": cfg.head_width,
-        **write_rope(cfg.position, fraction="partial_rotary_factor"),
+        **llama_like.write_heads(cfg, fraction="partial_rotary_factor"),
         **{name: getattr(delta, ours) for name, ours in SIZES.items()},
         "layer_types": [FULL if mixer is None else LINEAR for mixer in mixers],
         "attention_bias": "query" in cfg.bias_at,

@@ -6,9 +6,12 @@ Reference: Liu et al., "RoBERTa: A Robustly Optimized BERT Pretraining Approach"
 and 4.
 """
 
+import dataclasses
 from functools import partial
+from types import SimpleNamespace
 
 from flaxformer_lite.models.common import bert_like, roberta_like
+from flaxformer_lite.models.common.family_row import family_row
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import Published, build_heads
 
@@ -30,3 +33,41 @@ PUBLISHED = Published(
     duplicates={"lm_head.decoder.bias": "lm_head.bias"},
     ignored=bert_like.BUFFERS,
 )
+
+
+def alias(
+    name: str, architecture: str, prefix: str = PUBLISHED.prefix, **base: object
+) -> SimpleNamespace:
+    """Returns the row of a family with RoBERTa's architecture.
+
+    Args:
+      name: the family.
+      architecture: how the names of its classes begin.
+      prefix: of its tensors, by default RoBERTa's.
+      **base: fields that its models have in common.
+    """
+    published = dataclasses.replace(
+        PUBLISHED,
+        model_type=name.replace("_", "-"),
+        prefix=prefix,
+        defaults={**PUBLISHED.defaults, "vocab_size": 30522},
+        heads=build_heads(architecture, **roberta_like.HEADS),
+    )
+    return family_row(name, BASE | base, PRESETS, "base", Model, published)
+
+
+FAMILIES = {
+    # For French: Martin et al., "CamemBERT: a Tasty French Language Model" (2020), section 4.
+    "camembert": alias("camembert", "Camembert", vocab_size=32005),
+    # For a hundred languages: Conneau et al., "Unsupervised Cross-lingual Representation Learning
+    # at Scale" (2020), section 3.
+    "xlm_roberta": alias("xlm_roberta", "XLMRoberta", vocab_size=250002),
+    # Pretrained by predicting a teacher's hidden states: Baevski et al., "data2vec: A General
+    # Framework for Self-supervised Learning in Speech, Vision and Language" (2022), section 4.4.
+    "data2vec_text": alias("data2vec_text", "Data2VecText", "data2vec_text."),
+}
+
+
+def family(name: str) -> SimpleNamespace:
+    """Returns the family of this name that has RoBERTa's architecture."""
+    return FAMILIES[name]

@@ -10,12 +10,7 @@ from functools import partial
 from flaxformer_lite.models import roberta
 from flaxformer_lite.models.common import bert_like, roberta_like
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import (
-    add_prefix,
-    build_heads,
-    outside_layers,
-    weight_rows,
-)
+from flaxformer_lite.models.weight_map import add_prefix, build_heads, outside_layers, weight_rows
 
 BASE = roberta_like.BASE | dict(norm_at=("embed", "in", "final"))
 PRESETS = roberta_like.PRESETS

@@ -11,15 +11,10 @@ import numpy as np
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import bert_like, roberta_like
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
-from flaxformer_lite.models.weight_map import (
-    Fields,
-    ModelFields,
-    Published,
-    build_heads,
-    weight_rows,
-)
+from flaxformer_lite.models.weight_map import Published, build_heads, weight_rows
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = bert_like.BASE | dict(

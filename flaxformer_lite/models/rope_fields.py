@@ -1,10 +1,10 @@
 """Rotary positions in published configs, in the old spelling and the new."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from flaxformer_lite.config import ConfigError
+from flaxformer_lite.config import ConfigError, LayerKind
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models.weight_map import Fields, ModelFields
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.nn.positions.rope import Rope
 
 # rope_type: (required fields of Rope, optional fields); our scaling has the same name, or "none"
@@ -178,6 +178,17 @@ def read_rope_of(fields: Fields, layer_type: str, base: float, *, scaled: bool =
     longest = fields.get("max_position_embeddings", 0)
     shared = {"max_position_embeddings": longest, "rope_theta": base}
     return read_rope(Fields(shared | {"rope_parameters": of_type}))
+
+
+def slide_layers(windows: Sequence[int], local: Rope | None) -> tuple[LayerKind, ...]:
+    """Returns kinds of layers with these windows; those that slide have positions of their own."""
+    kinds = []
+    for window in windows:
+        position = None
+        if window:
+            position = local
+        kinds.append(LayerKind(window=window, position=position))
+    return tuple(kinds)
 
 
 def write_ropes(ropes: Mapping[str, Rope]) -> Json:

@@ -8,8 +8,8 @@ from functools import partial
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import llama_like
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Fields, ModelFields, Published
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = llama_like.BASE | dict(
@@ -22,9 +22,7 @@ BASE = llama_like.BASE | dict(
     pad_token_id=1,
 )
 PRESETS = {
-    "tiny": dict(
-        d_model=128, num_heads=4, num_kv_heads=2, head_dim=48, mlp_dim=344, decoder_layers=4
-    ),
+    "tiny": llama_like.TINY | dict(head_dim=48),
     "36b": dict(d_model=5120, num_heads=80, num_kv_heads=8, mlp_dim=27648, decoder_layers=64),
 }
 config = partial(build, "seed_oss", BASE, PRESETS, "36b")
@@ -47,15 +45,11 @@ def write(cfg: ModelConfig) -> Json:
     return llama_like.write_heads(cfg) | biases
 
 
-PUBLISHED = Published(
-    model_type="seed_oss",
+PUBLISHED = llama_like.published(
+    "seed_oss",
     defaults=dict(hidden_size=4096),
-    prefix="model.",
-    names=lambda cfg: llama_like.BODY,
     heads=llama_like.heads("SeedOss"),
-    fields=llama_like.FIELDS,
     harmless=("residual_dropout",),
     read=read,
     write=write,
-    ignored=llama_like.BUFFERS,
 )

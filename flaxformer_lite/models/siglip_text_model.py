@@ -15,16 +15,10 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import clip_text_model
 from flaxformer_lite.models.common import bert_like
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
-from flaxformer_lite.models.weight_map import (
-    Fields,
-    Head,
-    ModelFields,
-    Published,
-    add_prefix,
-    weight_rows,
-)
+from flaxformer_lite.models.weight_map import Head, Published, add_prefix, weight_rows
 from flaxformer_lite.nn.modules.einsum import Einsum
 from flaxformer_lite.nn.modules.heads import Pooler
 from flaxformer_lite.nn.positions.learned import Learned

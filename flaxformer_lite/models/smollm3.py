@@ -9,16 +9,16 @@ from functools import partial
 from flaxformer_lite.config import LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import llama_like
-from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import (
+from flaxformer_lite.models.fields import (
     Fields,
     ModelFields,
-    Published,
+    largest_window,
     layer_types,
     read_windows,
     repeated,
     shortest_pattern,
 )
+from flaxformer_lite.models.presets import build
 from flaxformer_lite.nn.positions.nope import Nope
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -32,14 +32,7 @@ BASE = llama_like.BASE | dict(
     pattern=(*[LayerKind()] * (EVERY - 1), LayerKind(position=Nope())),
 )
 PRESETS = {
-    "tiny": dict(
-        d_model=128,
-        num_heads=4,
-        num_kv_heads=2,
-        mlp_dim=344,
-        decoder_layers=4,
-        pattern=(LayerKind(), LayerKind(position=Nope())),
-    ),
+    "tiny": llama_like.TINY | dict(pattern=(LayerKind(), LayerKind(position=Nope()))),
     "3b": dict(d_model=2048, num_heads=16, num_kv_heads=4, mlp_dim=11008, decoder_layers=36),
 }
 config = partial(build, "smollm3", BASE, PRESETS, "3b")
@@ -69,7 +62,7 @@ def read(fields: Fields) -> ModelFields:
 
 def write(cfg: ModelConfig) -> Json:
     kinds = repeated(cfg.kinds, cfg.decoder_layers)
-    window = max(kind.window or 0 for kind in kinds)
+    window = largest_window(cfg)
     return llama_like.write(cfg) | {
         "no_rope_layers": [int(kind.position is None) for kind in kinds],
         "use_sliding_window": window > 0,
@@ -78,15 +71,11 @@ def write(cfg: ModelConfig) -> Json:
     }
 
 
-PUBLISHED = Published(
-    model_type="smollm3",
+PUBLISHED = llama_like.published(
+    "smollm3",
     defaults=dict(max_position_embeddings=32768, rope_theta=2000000.0, pad_token_id=128004),
-    prefix="model.",
-    names=lambda cfg: llama_like.BODY,
     heads=llama_like.heads("SmolLM3"),
-    fields=llama_like.FIELDS,
     harmless=("max_window_layers",),
     read=read,
     write=write,
-    ignored=llama_like.BUFFERS,
 )

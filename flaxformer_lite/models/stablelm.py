@@ -9,16 +9,10 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import cohere
 from flaxformer_lite.models.common import llama_like
+from flaxformer_lite.models.fields import Fields, ModelFields, omit
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
-from flaxformer_lite.models.weight_map import (
-    Fields,
-    ModelFields,
-    Published,
-    add_prefix,
-    omit,
-    weight_rows,
-)
+from flaxformer_lite.models.weight_map import add_prefix, weight_rows
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = llama_like.BASE | dict(
@@ -82,14 +76,12 @@ def write(cfg: ModelConfig) -> Json:
     }
 
 
-PUBLISHED = Published(
-    model_type="stablelm",
-    prefix="model.",
+PUBLISHED = llama_like.published(
+    "stablelm",
     names=lambda cfg: llama_like.BODY + (HEAD_NORMS if cfg.qk_norm != "none" else ()),
     heads=llama_like.heads("StableLm", only=Model.heads),
     fields=FIELDS,
     read=read,
     write=write,
-    ignored=llama_like.BUFFERS,
     heads_apart=("query_norm", "key_norm"),
 )

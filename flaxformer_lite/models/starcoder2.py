@@ -8,17 +8,10 @@ from functools import partial
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import llama_like
+from flaxformer_lite.models.fields import Fields, ModelFields, omit
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.rope_fields import read_rope, write_rope
-from flaxformer_lite.models.weight_map import (
-    Fields,
-    ModelFields,
-    Published,
-    add_prefix,
-    omit,
-    omit_prefixes,
-    weight_rows,
-)
+from flaxformer_lite.models.rope_fields import read_rope
+from flaxformer_lite.models.weight_map import add_prefix, omit_prefixes, weight_rows
 from flaxformer_lite.nn.positions.rope import Rope
 
 ALL = ("query", "key", "value", "out", "mlp")
@@ -67,23 +60,19 @@ def read(fields: Fields) -> ModelFields:
 
 def write(cfg: ModelConfig) -> Json:
     return {
-        "num_key_value_heads": cfg.kv_heads,
-        "head_dim": cfg.head_width,
+        **llama_like.write_heads(cfg),
         "sliding_window": cfg.windows[0] or None,
         "use_bias": "mlp" in cfg.bias_at,
-        **write_rope(cfg.position),
     }
 
 
-PUBLISHED = Published(
-    model_type="starcoder2",
+PUBLISHED = llama_like.published(
+    "starcoder2",
+    BODY,
     defaults=dict(max_position_embeddings=4096, rope_theta=10000.0),
-    prefix="model.",
-    names=lambda cfg: BODY,
     heads=llama_like.heads("Starcoder2", only=Model.heads),
     fields=FIELDS,
     harmless=("embedding_dropout", "mlp_type", "norm_type", "residual_dropout"),
     read=read,
     write=write,
-    ignored=llama_like.BUFFERS,
 )

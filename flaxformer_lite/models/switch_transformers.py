@@ -11,18 +11,15 @@ from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import weight_map
 from flaxformer_lite.models.common import experts, t5_like
-from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import (
+from flaxformer_lite.models.fields import (
     ACTIVATION_NAMES,
     Fields,
-    Head,
     ModelFields,
-    Published,
-    WeightRow,
     repeated,
     shortest_pattern,
-    weight_rows,
 )
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.weight_map import Head, Published, WeightRow, weight_rows
 from flaxformer_lite.nn.feed_forwards.capacity_moe import CapacityMoeConfig
 
 # Every other layer has experts. Nothing is dropped within a layer, as experts drop nothing there.

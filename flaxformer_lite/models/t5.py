@@ -11,9 +11,7 @@ from functools import partial
 
 from flaxformer_lite.models.common import t5_like
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import (
-    Published,
-)
+from flaxformer_lite.models.weight_map import Published
 
 BASE = t5_like.BASE
 PRESETS = t5_like.PRESETS

@@ -15,22 +15,12 @@ import jax.numpy as jnp
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.read import Json, brief
 from flaxformer_lite.models import gemma2, weight_map
+from flaxformer_lite.models.fields import Fields, ModelFields, omit, read_windows, repeated
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
 from flaxformer_lite.models.skeletons.inputs import last_token
-from flaxformer_lite.models.weight_map import (
-    Fields,
-    Head,
-    ModelFields,
-    Published,
-    WeightRow,
-    add_prefix,
-    omit,
-    read_windows,
-    repeated,
-    weight_rows,
-)
+from flaxformer_lite.models.weight_map import Head, Published, WeightRow, add_prefix, weight_rows
 
 START = 2  # the beginning of a text, which starts the decoder
 DEFAULT_WINDOW = 4096  # written where no layer slides
@@ -223,10 +213,9 @@ def read(fields: Fields) -> ModelFields:
         options |= {f"{side}_layers": layers, f"{prefix}windows": windows}
     if options["decoder_vocab_size"] == options["vocab_size"]:
         options["decoder_vocab_size"] = 0
-    caps = {ours: fields.nullable(name, BASE[ours]) for name, ours in gemma2.CAPS.items()}
     return (
         options
-        | caps
+        | gemma2.read_caps(fields)
         | {
             "norm_eps": fields.get("rms_norm_eps", 1e-6),
             "position": read_rope(fields),
@@ -271,7 +260,7 @@ def write(cfg: ModelConfig) -> Json:
             "query_pre_attn_scalar": scalar,
             "decoder_bos_token_id": start,
             "is_encoder_decoder": cfg.head != "encoder",
-            **{name: getattr(cfg, ours) or None for name, ours in gemma2.CAPS.items()},
+            **gemma2.write_caps(cfg),
         }
     )
 

@@ -9,8 +9,8 @@ from functools import partial
 
 from flaxformer_lite.models import mt5
 from flaxformer_lite.models.common import t5_like
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Fields, ModelFields
 from flaxformer_lite.nn.positions.t5_buckets import T5Buckets
 
 BASE = mt5.BASE | dict(vocab_size=256384, position=T5Buckets(per_layer=True))

@@ -10,14 +10,12 @@ Words and Phrases and their Compositionality" (2013).
 from functools import partial
 from typing import ClassVar
 
-from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.models.fields import ModelFields
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.models.skeletons.hinted import Hinted
 from flaxformer_lite.models.skeletons.inputs import ids_of
 from flaxformer_lite.models.skeletons.outputs import Features, Output
-from flaxformer_lite.models.weight_map import ModelFields
-from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
 from flaxformer_lite.nn.modules.embed import TokenEmbed
 from flaxformer_lite.nn.modules.heads import VocabHead
 
@@ -42,15 +40,8 @@ class Model(Hinted):
     The logits of a word are the dot products of its vector with those of all contexts.
     """
 
-    cfg: ModelConfig
-    source: str = ""
-    sharding: ActivationSharding = UNSHARDED
-
     skeleton: ClassVar[str] = "embedding"
     heads: ClassVar[tuple[str, ...]] = ("lm",)
-    vocab_heads: ClassVar[tuple[str, ...]] = ("lm",)
-    pooled: ClassVar[tuple[str, ...]] = ()
-    head_modules: ClassVar[tuple[str, ...]] = ()
 
     def setup(self) -> None:
         self.token_embed = TokenEmbed(build_layers.embed(self.cfg), self.execution)

@@ -33,7 +33,7 @@ from flaxformer_lite.config import ConfigError, ModelConfig, Record
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.auxiliary_model import AuxiliaryModel
 from flaxformer_lite.objectives.packing import Packing, beginnings
-from flaxformer_lite.objectives.rows import Example, Tokenizer, with_decoder_start
+from flaxformer_lite.objectives.rows import Example, Tokenizer
 from flaxformer_lite.objectives.sums import BY_SOURCE, LossSums, ratio
 from flaxformer_lite.objectives.tables.breakdown import Breakdown
 from flaxformer_lite.types import Arrays, Batch, Predictions
@@ -428,3 +428,16 @@ class Objective(Record, abc.ABC):
           The number of logits; 0 if it is negligible.
         """
         return 0
+
+
+def with_decoder_start(inputs: Arrays, start: int | None) -> Arrays:
+    """Starts each target of a row with the model's decoder_start_token_id, such as BART's.
+
+    None keeps the input.
+    """
+    if start is None or "decoder_segment_ids" not in inputs:
+        return inputs
+    segments_BT = inputs["decoder_segment_ids"]
+    ids_BT = inputs["decoder_input_ids"]
+    begins_BT = jnp.diff(segments_BT, axis=1, prepend=jnp.zeros_like(segments_BT[:, :1])) > 0
+    return {**inputs, "decoder_input_ids": jnp.where(begins_BT, jnp.int32(start), ids_BT)}

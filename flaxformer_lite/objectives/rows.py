@@ -3,10 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-import jax.numpy as jnp
 import numpy as np
-
-from flaxformer_lite.types import Arrays
 
 # {"inputs": ..., "targets": ...}; those of a batch are stacked
 Example = dict[str, dict[str, np.ndarray]]
@@ -203,7 +200,7 @@ def encoder_decoder(
     """Builds an example for an encoder-decoder, where source i is visible to target i only.
 
     The decoder's input is its labels shifted right within each target, starting with the padding
-    id, as T5 does; `with_decoder_start` puts another family's start token there.
+    id, as T5 does; objectives/base.py puts another family's start token there.
     """
     pad = records.tokenizer.pad_id
     ids, segments = fill(sources, records.length, pad)
@@ -217,19 +214,6 @@ def encoder_decoder(
         "inputs": inputs,
         "targets": {"labels": labels, "weights": (label_segments > 0).astype(np.float32)},
     }
-
-
-def with_decoder_start(inputs: Arrays, start: int | None) -> Arrays:
-    """Starts each target of a row with the model's decoder_start_token_id, such as BART's.
-
-    None keeps the input.
-    """
-    if start is None or "decoder_segment_ids" not in inputs:
-        return inputs
-    segments_BT = inputs["decoder_segment_ids"]
-    ids_BT = inputs["decoder_input_ids"]
-    begins_BT = jnp.diff(segments_BT, axis=1, prepend=jnp.zeros_like(segments_BT[:, :1])) > 0
-    return {**inputs, "decoder_input_ids": jnp.where(begins_BT, jnp.int32(start), ids_BT)}
 
 
 def framed(row: TokenRow, records: TableRecords) -> dict[str, np.ndarray]:

@@ -9,9 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
-from flaxformer_lite.nn.functions.losses import cross_entropy
-from flaxformer_lite.nn.functions.soft_targets import SoftTargets
+from flaxformer_lite.nn.functions.losses import DeferredLogits, SoftTargets, cross_entropy
 from flaxformer_lite.types import Arrays
 
 Array = jax.Array

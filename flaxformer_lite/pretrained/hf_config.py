@@ -14,13 +14,8 @@ from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig, choices
 from flaxformer_lite.config.architecture import WEIGHTLESS_FIELDS
 from flaxformer_lite.config.parts import FeedForwardConfig
 from flaxformer_lite.files.read import Json, brief, shown
-from flaxformer_lite.models.weight_map import (
-    ACTIVATION_NAMES,
-    Fields,
-    Head,
-    activation_of,
-    repeated,
-)
+from flaxformer_lite.models.fields import ACTIVATION_NAMES, Fields, activation_of, repeated
+from flaxformer_lite.models.weight_map import Head
 from flaxformer_lite.pretrained.harmless_fields import HARMLESS
 from flaxformer_lite.pretrained.known_fields import KNOWN
 

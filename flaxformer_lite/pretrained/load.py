@@ -17,8 +17,8 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from flaxformer_lite.config import ConfigError, ModelConfig, check_family
 from flaxformer_lite.config.execution import EXECUTION_FIELDS
 from flaxformer_lite.config.parts import AdapterConfig
+from flaxformer_lite.models.fields import Fields
 from flaxformer_lite.models.parameter_shapes import dummy_inputs, flat_init, parameter_shapes
-from flaxformer_lite.models.weight_map import Fields
 from flaxformer_lite.pretrained import (
     check_tensors,
     hf_config,

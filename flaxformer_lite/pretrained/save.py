@@ -16,8 +16,9 @@ from numpy.typing import DTypeLike
 from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.read import Json
+from flaxformer_lite.models.fields import Fields
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
-from flaxformer_lite.models.weight_map import Fields, Published
+from flaxformer_lite.models.weight_map import Published
 from flaxformer_lite.nn.adapters.merge import merge_adapter
 from flaxformer_lite.pretrained import hf_config, tensor_names
 from flaxformer_lite.pretrained.check_tensors import DECODER_BIAS

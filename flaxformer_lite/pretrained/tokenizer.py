@@ -14,6 +14,7 @@ from flaxformer_lite.pretrained.folder import Foreign, check_exists, find_foreig
 from flaxformer_lite.text import (
     lower_case,
     older_files,
+    saved_files,
     special_tokens,
     tokenizer as plain,
 )
@@ -63,7 +64,7 @@ def read_tokenizer(folder: Path, *, family: str | None = None) -> PublishedToken
     template = _chat_template(folder, config)
     try:
         if (folder / JSON).is_file():
-            definition = read_text(folder / JSON, limit=plain.LARGEST)
+            definition = read_text(folder / JSON, limit=saved_files.LARGEST)
             return _of_json(definition, folder / JSON, config, template)
         if (folder / BYTES).is_file():
             model = hf_config.family_of(_read(folder / "config.json"), folder, family).Model

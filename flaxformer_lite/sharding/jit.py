@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
-from flaxformer_lite.nn.functions.tpu_tuning import compiler_options
+from flaxformer_lite.nn.functions.tuning import compiler_options
 from flaxformer_lite.sharding.activations import DATA, MeshSharding
 from flaxformer_lite.sharding.batches import BATCH
 from flaxformer_lite.sharding.parameters import HasParams

@@ -9,7 +9,7 @@ from tokenizers import models
 
 from flaxformer_lite.files.read import read_text
 from flaxformer_lite.text.numbered_pieces import NumberedPieces
-from flaxformer_lite.text.tokenizer import LARGEST
+from flaxformer_lite.text.saved_files import LARGEST
 
 MERGES = "merges.txt"
 START = "__start__"

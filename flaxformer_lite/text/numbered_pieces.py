@@ -9,7 +9,8 @@ import sentencepiece
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import read_bytes, read_object
 from flaxformer_lite.text import token_text
-from flaxformer_lite.text.tokenizer import LARGEST, Tokenizer
+from flaxformer_lite.text.saved_files import LARGEST
+from flaxformer_lite.text.tokenizer import Tokenizer
 
 VOCABULARY = "vocab.json"
 

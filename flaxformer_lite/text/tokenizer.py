@@ -24,13 +24,13 @@ from flaxformer_lite.files.read import read_bytes
 from flaxformer_lite.text import (
     lower_case,
     older_files,
+    saved_files,
     special_tokens,
     token_text,
     truncation,
 )
 from flaxformer_lite.text.escape_specials import FAILS, any_of, library_errors, literal, split_at
 
-LARGEST = 1 << 28  # bytes of a tokenizer's file; the largest published ones have a seventh
 SENTINELS = 100
 NONE = -1  # an id that no token has
 BYTES = 256
@@ -194,7 +194,7 @@ class Tokenizer:
 class Bytes(Tokenizer):
     """The 256 bytes of UTF-8, after the special tokens."""
 
-    file = "tokenizer.bytes"
+    file = saved_files.BYTES
     first = len(SPECIALS)  # the id of byte 0
 
     def __init__(
@@ -233,7 +233,7 @@ class HuggingFace(Tokenizer):
       library: the tokenizer of the `tokenizers` library.
     """
 
-    file = "tokenizer.json"
+    file = saved_files.JSON
 
     def __init__(self, definition: bytes):
         super().__init__(definition)
@@ -337,7 +337,7 @@ class SentencePiece(Tokenizer):
     The character U+2581, sentencepiece's mark of a space, is decoded as a space.
     """
 
-    file = "tokenizer.model"
+    file = saved_files.SENTENCEPIECE
 
     def __init__(self, definition: bytes):
         super().__init__(definition)
@@ -434,7 +434,7 @@ def load(path: str | Path, *, given: str | Path | None = None) -> Tokenizer:
     if side == "left" and path.suffix != ".json":
         truncation.check_not_left(path)
     try:
-        content = read_bytes(path, limit=LARGEST)
+        content = read_bytes(path, limit=saved_files.LARGEST)
         if lower or (side is not None and path.suffix == ".json"):
             content = as_asked(content.decode())
         loaded = kinds[path.suffix](content)

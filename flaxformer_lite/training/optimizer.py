@@ -14,7 +14,7 @@ import optax
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, OptimizerConfig
-from flaxformer_lite.nn.functions import cpu_tuning
+from flaxformer_lite.nn.functions import tuning
 from flaxformer_lite.sharding.parameters import path_of
 from flaxformer_lite.training import per_param_lr, spikes
 from flaxformer_lite.training.average import with_average
@@ -268,9 +268,9 @@ def norm_of_leaves(leaves: Sequence[jax.Array], *, concat_small: bool = False) -
 
     Args:
       leaves: the arrays.
-      concat_small: whether small arrays are concatenated first (nn/functions/cpu_tuning.py).
+      concat_small: whether small arrays are concatenated first (nn/functions/tuning.py).
     """
     leaves = [x.astype(jnp.float32) for x in leaves]
     if concat_small:
-        leaves = cpu_tuning.concat_small(leaves)
+        leaves = tuning.concat_small(leaves)
     return jnp.sqrt(sum(jnp.sum(jnp.square(x)) for x in leaves))

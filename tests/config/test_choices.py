@@ -19,7 +19,7 @@ from flaxformer_lite.config import (
 )
 from flaxformer_lite.config.architecture import INIT_FIELDS, TASK_FIELDS, WEIGHTLESS_FIELDS
 from flaxformer_lite.data import corpora
-from flaxformer_lite.models.weight_map import ACTIVATION_NAMES
+from flaxformer_lite.models.fields import ACTIVATION_NAMES
 from flaxformer_lite.nn.functions.activations import ACTIVATIONS
 from flaxformer_lite.nn.modules import stack
 from flaxformer_lite.nn.modules.einsum import initializer

@@ -11,8 +11,8 @@ import pytest
 from flaxformer_lite import generate
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.models import llama
+from flaxformer_lite.models.fields import Fields
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
-from flaxformer_lite.models.weight_map import Fields
 from flaxformer_lite.pretrained.hf_config import read_config
 from tests.marks import daily
 from tests.pretrained.fixtures import ROOT, loaded

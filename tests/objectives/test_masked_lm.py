@@ -6,7 +6,7 @@ import pytest
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.models.skeletons.outputs import Features
-from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
+from flaxformer_lite.nn.functions.losses import DeferredLogits
 from flaxformer_lite.objectives.text.masked_lm import _whole_words
 
 

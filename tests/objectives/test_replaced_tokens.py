@@ -16,7 +16,7 @@ from flaxformer_lite.cli import convert
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.models import bert, deberta_v2, electra
 from flaxformer_lite.models.skeletons.outputs import Features, Output
-from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
+from flaxformer_lite.nn.functions.losses import DeferredLogits
 from flaxformer_lite.objectives.text.replaced_tokens import Detection, ReplacedTokens, draw
 from flaxformer_lite.training import bound_models
 from tests.models.tiny import logits_of

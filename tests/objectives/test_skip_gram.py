@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.models.skeletons.outputs import Features
-from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
+from flaxformer_lite.nn.functions.losses import DeferredLogits
 
 
 def log_sigmoid(x):

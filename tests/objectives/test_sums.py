@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
+from flaxformer_lite.nn.functions.losses import DeferredLogits
 from flaxformer_lite.objectives.sums import LossSums, ratio, token_loss, weight_sums
 from flaxformer_lite.objectives.text.causal_lm import CausalLm
 

@@ -6,7 +6,7 @@ import pytest
 from flaxformer_lite import registry
 from flaxformer_lite.config import OptimizerConfig
 from flaxformer_lite.models import gpt2
-from flaxformer_lite.nn.functions import cpu_tuning
+from flaxformer_lite.nn.functions import tuning
 from flaxformer_lite.sharding.parameters import path_of
 from flaxformer_lite.training import optimizer
 from tests.marks import daily
@@ -126,7 +126,7 @@ def test_zero_gradient_shrinks_by_rate_times_decay(name):
 def test_norm_of_small_leaves_and_large(dtype):
     draw = np.random.default_rng(0)
     parts = (slice(None), slice(1), slice(4, None))
-    shapes = ((256, 64), (cpu_tuning.SMALL - 1,), (cpu_tuning.SMALL,), (12, 64), (768,), ())
+    shapes = ((256, 64), (tuning.SMALL - 1,), (tuning.SMALL,), (12, 64), (768,), ())
     tree = [np.asarray(draw.standard_normal(shape), jnp.dtype(dtype)) for shape in shapes]
     norms = jax.jit(
         lambda tree: [

@@ -13,10 +13,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.config import ConfigError, Execution, ModelConfig, NormConfig
+from flaxformer_lite.config import ConfigError, Execution, ModelConfig
 from flaxformer_lite.nn.feed_forwards.capacity_moe import CapacityMoeConfig
+from flaxformer_lite.nn.feed_forwards.moe import Matrices, MoeConfig, hidden_of_experts
 from flaxformer_lite.nn.functions import block_local, kernels
 from flaxformer_lite.nn.functions.recurrent import RecurrentState, scan_cell
+from flaxformer_lite.nn.functions.sharding import ActivationSharding
 from flaxformer_lite.nn.mixers.block_sparse import BlockSparse, BlockSparseConfig
 from flaxformer_lite.nn.mixers.gated_delta import GatedDelta, GatedDeltaConfig
 from flaxformer_lite.nn.mixers.local_global import (
@@ -59,14 +61,7 @@ class AnyLengthLocalGlobalConfig(LocalGlobalConfig):
     def module(self, execution: Execution, *, causal: bool, name: str | None = None) -> nn.Module:
         if causal:
             return super().module(execution, causal=True, name=name)
-        return AnyLengthLocalGlobal(
-            self.attention,
-            execution,
-            radius=self.radius,
-            global_block=self.global_block,
-            norm=NormConfig(kind="rms", eps=self.norm_eps),
-            name=name,
-        )
+        return AnyLengthLocalGlobal(self.attention, execution, record=self, name=name)
 
 
 class AnyLengthLocalGlobal(LocalGlobal):
@@ -77,8 +72,8 @@ class AnyLengthLocalGlobal(LocalGlobal):
         kept_BT = documents.kept_BT
         # ONNX has no maximum over time, and jax2onnx no remainder of symbols.
         position_1T = jnp.arange(kept_BT.shape[1], dtype=jnp.int32)[None]
-        number_1T = jax.lax.div(position_1T, jnp.full_like(position_1T, self.global_block))
-        last_1T = number_1T * self.global_block + (self.global_block - 1)
+        number_1T = jax.lax.div(position_1T, jnp.full_like(position_1T, self.record.global_block))
+        last_1T = number_1T * self.record.global_block + (self.record.global_block - 1)
         is_end_BT = kept_BT & (position_1T == last_1T)
         count_B1 = is_end_BT.sum(axis=1, keepdims=True, dtype=jnp.int32)
         own_BT = jnp.where(kept_BT & (count_B1 > 0), jnp.minimum(number_1T, count_B1 - 1), -1)
@@ -86,8 +81,10 @@ class AnyLengthLocalGlobal(LocalGlobal):
 
     @nn.nowrap
     def add_up(self, x_BTD: jax.Array, sums: Sums) -> jax.Array:
-        numbers_Q = jnp.arange(x_BTD.shape[1])[:: self.global_block]  # perhaps one more than sums
-        numbers_Q = jax.lax.div(numbers_Q, jnp.full_like(numbers_Q, self.global_block))
+        numbers_Q = jnp.arange(x_BTD.shape[1])[
+            :: self.record.global_block
+        ]  # perhaps one more than sums
+        numbers_Q = jax.lax.div(numbers_Q, jnp.full_like(numbers_Q, self.record.global_block))
         is_own_BTQ = sums.own_BT[..., None] == numbers_Q[None, None]
         sums_BQD = jnp.einsum("BTQ,BTD->BQD", is_own_BTQ.astype(jnp.float32), x_BTD)
         return sums_BQD.astype(x_BTD.dtype)
@@ -106,7 +103,7 @@ class AnyLengthLocalGlobal(LocalGlobal):
         batch, length, heads, _ = q_BTNH.shape
         kept_BT = documents.kept_BT
         row_T = jnp.arange(length, dtype=jnp.int32)
-        is_near_TT = jnp.abs(row_T[:, None] - row_T[None, :]) <= self.radius
+        is_near_TT = jnp.abs(row_T[:, None] - row_T[None, :]) <= self.record.radius
         visible_BTS = kept_BT[:, :, None] & kept_BT[:, None, :] & is_near_TT[None]
         bias_BNTS = jnp.zeros((batch, heads, length, length), jnp.float32)
         bias_NTT = self.token_bias(tables, row_T, row_T)
@@ -221,6 +218,11 @@ class AnyLengthGatedDelta(GatedDelta):
 class AnyLengthCapacityMoeConfig(CapacityMoeConfig):
     """The record of `CapacityMoe` for groups of any number of tokens."""
 
+    def mix(
+        self, matrices: Matrices, sharding: ActivationSharding, *tokens: jax.Array
+    ) -> jax.Array:
+        return mix_all_experts(self, matrices, *tokens)
+
     def expert_capacity(self, tokens: Any, *, training: bool) -> int | jax.Array:
         """Returns the capacity at inference in whole numbers, rounded as Python's floats are.
 
@@ -247,10 +249,48 @@ class AnyLengthCapacityMoeConfig(CapacityMoeConfig):
         return jnp.maximum(1, jnp.where(is_half & (room % 2 == 1), room - 1, room))
 
 
+def mix_all_experts(
+    cfg: MoeConfig,
+    matrices: Matrices,
+    x_LD: jax.Array,
+    weights_LA: jax.Array,
+    chosen_LA: jax.Array,
+) -> jax.Array:
+    """Computes `mix_sorted` by all experts for each token: ONNX sorts only axes of known length."""
+
+    def times(x_LD: jax.Array, matrix: dict[str, jax.Array]) -> jax.Array:
+        y_LXF = jnp.einsum("LD,XDF->LXF", x_LD, matrix["kernel"])
+        if "bias" in matrix:
+            y_LXF = y_LXF + matrix["bias"][None]
+        return y_LXF
+
+    up_LXF = times(x_LD, matrices["up"])
+    gate_LXF = None
+    if cfg.expert.gated:
+        gate_LXF = times(x_LD, matrices["gate"])
+    h_LXF = hidden_of_experts(cfg, up_LXF, gate_LXF)
+    y_LXD = jnp.einsum("LXF,XFD->LXD", h_LXF, matrices["down"]["kernel"])
+    experts = matrices["down"]["kernel"].shape[0]
+    chosen_LAX = jax.nn.one_hot(chosen_LA, experts, dtype=y_LXD.dtype)
+    weights_LX = jnp.einsum("LAX,LA->LX", chosen_LAX, weights_LA.astype(y_LXD.dtype))
+    return jnp.einsum("LXD,LX->LD", y_LXD, weights_LX)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnyLengthMoeConfig(MoeConfig):
+    """The record of `Moe` for any number of tokens."""
+
+    def mix(
+        self, matrices: Matrices, sharding: ActivationSharding, *tokens: jax.Array
+    ) -> jax.Array:
+        return mix_all_experts(self, matrices, *tokens)
+
+
 PARTS_OF_LAYERS = ("mixer", "feed_forward", "beside")
 RECORDS: dict[type, type] = {
     LocalGlobalConfig: AnyLengthLocalGlobalConfig,
     BlockSparseConfig: AnyLengthBlockSparseConfig,
     GatedDeltaConfig: AnyLengthGatedDeltaConfig,
+    MoeConfig: AnyLengthMoeConfig,
     CapacityMoeConfig: AnyLengthCapacityMoeConfig,
 }

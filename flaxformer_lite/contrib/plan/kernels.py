@@ -21,7 +21,7 @@ from flaxformer_lite.contrib.plan.costs import KERNEL, STREAMING
 from flaxformer_lite.contrib.plan.environment import ENVIRONMENT
 from flaxformer_lite.contrib.plan.kernel_schedule import Schedule
 from flaxformer_lite.contrib.plan.topology import BY_CORES, Chip
-from flaxformer_lite.nn.functions.tpu_tuning import FORMS, LANES
+from flaxformer_lite.nn.functions.tuning import FORMS, LANES
 
 LOG = logging.getLogger("flaxformer_lite")
 COMPILER = "flaxformer_lite.contrib.plan.compile_kernels"

@@ -24,9 +24,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from flaxformer_lite.nn.functions.checkpoint_names import ATTENTION, named
 from flaxformer_lite.nn.functions.kernels import MASKED
-from flaxformer_lite.nn.functions.tpu_tuning import FORMS, LANES
+from flaxformer_lite.nn.functions.tuning import ATTENTION, FORMS, LANES, named
 
 # Bytes of on-chip memory that a pass may use, of 64 MiB or more for each core since v5.
 ON_CHIP = 56 * 2**20

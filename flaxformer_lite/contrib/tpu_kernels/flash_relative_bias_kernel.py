@@ -21,7 +21,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from flaxformer_lite.nn.functions.kernels import MASKED
-from flaxformer_lite.nn.functions.tpu_tuning import LANES
+from flaxformer_lite.nn.functions.tuning import LANES
 
 SUBLANES = 8  # rows of a register
 

@@ -7,12 +7,12 @@ import numpy as np
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import weight_map
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
 from flaxformer_lite.models.weight_map import (
-    Fields,
     Head,
-    ModelFields,
     WeightRow,
+    add_prefix,
     attention_rows,
     weight_rows,
 )
@@ -58,6 +58,22 @@ class Model(EncoderDecoderModel):
 
 
 ATTENTION = attention_rows("q_proj", "k_proj", "v_proj", "out_proj")
+
+
+def layer(cfg: ModelConfig) -> tuple[WeightRow, ...]:
+    """Returns the rows of a layer without cross-attention.
+
+    Norms have the same names before a layer and after it.
+    """
+    slot = "out" if "out" in cfg.norm_at else "in"
+    return add_prefix("self_attn", "attention", ATTENTION) + weight_rows(
+        ("self_attn_layer_norm", f"attention_{slot}_norm"),
+        ("fc1", "mlp/up"),
+        ("fc2", "mlp/down"),
+        ("final_layer_norm", f"mlp_{slot}_norm"),
+    )
+
+
 LM_HEAD = weight_rows(
     ("lm_head.weight", "lm_head/kernel"), ("final_logits_bias", "lm_head/bias", "1O")
 )

@@ -1,11 +1,7 @@
 """What BERT shares with families like it: values, names of weights and fields, heads."""
 
-from flaxformer_lite.models.weight_map import (
-    ModelFields,
-    add_prefix,
-    attention_rows,
-    weight_rows,
-)
+from flaxformer_lite.models.fields import ModelFields
+from flaxformer_lite.models.weight_map import add_prefix, attention_rows, weight_rows
 from flaxformer_lite.nn.positions.learned import Learned
 
 BASE: ModelFields = dict(

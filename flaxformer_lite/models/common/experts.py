@@ -2,7 +2,7 @@
 
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.models.weight_map import Fields, ModelFields
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 
 

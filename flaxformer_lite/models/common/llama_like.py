@@ -1,15 +1,18 @@
 """What Llama shares with families like it: values, names of weights and fields, heads."""
 
+from typing import Any
+
 from flaxformer_lite.config import LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import weight_map
 from flaxformer_lite.models.common import bert_like, gpt2_like
+from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import (
-    Fields,
     Head,
-    ModelFields,
+    Published,
+    WeightRow,
     add_prefix,
     attention_rows,
     weight_rows,
@@ -28,6 +31,7 @@ BASE = dict(
     mlp="gated",
     tie_embeddings=False,
 )
+TINY = dict(d_model=128, num_heads=4, num_kv_heads=2, mlp_dim=344, decoder_layers=4)
 
 
 class Model(DecoderModel):
@@ -76,6 +80,14 @@ FIELDS = dict(
     hidden_act="activation",
     rms_norm_eps="norm_eps",
 )
+# transformers' values of fields that a config.json leaves out.
+DEFAULTS = dict(
+    hidden_size=4096,
+    intermediate_size=11008,
+    num_hidden_layers=32,
+    num_attention_heads=32,
+    max_position_embeddings=2048,
+)
 
 
 def heads(
@@ -94,6 +106,22 @@ def heads(
     every = {**gpt2_like.HEADS, "token_classification": gpt2_like.SCORE, **tasks}
     chosen = {head: every[head] for head in only or every}
     return weight_map.build_heads(name, **chosen)
+
+
+def published(
+    model_type: str, body: tuple[WeightRow, ...] = BODY, /, **different: Any
+) -> Published:
+    """Returns the published form of a variation of Llama.
+
+    Args:
+      model_type: its name in config.json.
+      body: the rows of its weights.
+      **different: fields of Published; what they do not say is Llama's.
+    """
+    common: dict[str, Any] = dict(
+        prefix="model.", names=lambda cfg: body, fields=FIELDS, ignored=BUFFERS
+    )
+    return Published(model_type=model_type, **common | different)
 
 
 def attention_biases(fields: Fields) -> tuple[str, ...]:
@@ -120,11 +148,12 @@ def read_heads(fields: Fields, kv_heads: int = 0, head_dim: int = 0) -> ModelFie
     return read_sizes(fields, kv_heads, head_dim) | {"position": read_rope(fields)}
 
 
-def write_heads(cfg: ModelConfig) -> Json:
+def write_heads(cfg: ModelConfig, **names: str) -> Json:
+    """Inverts `read_heads`; `names` are those of fields, as in `write_rope`."""
     return {
         "num_key_value_heads": cfg.kv_heads,
         "head_dim": cfg.head_width,
-        **write_rope(cfg.position),
+        **write_rope(cfg.position, **names),
     }
 
 

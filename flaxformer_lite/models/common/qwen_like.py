@@ -5,15 +5,15 @@ from typing import Any
 from flaxformer_lite.config import LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import experts, llama_like
-from flaxformer_lite.models.weight_map import (
+from flaxformer_lite.models.fields import (
     Fields,
     ModelFields,
     layer_types,
     read_windows,
     repeated,
     shortest_pattern,
-    weight_rows,
 )
+from flaxformer_lite.models.weight_map import weight_rows
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 from flaxformer_lite.nn.positions.rope import Rope
 

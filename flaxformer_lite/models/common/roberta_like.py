@@ -6,7 +6,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.models.common import bert_like
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.models.weight_map import weight_rows
-from flaxformer_lite.nn.functions.segments import positions_in_segments
+from flaxformer_lite.nn.functions.embedding import positions_in_segments
 
 BASE = bert_like.BASE | dict(
     vocab_size=50265,

@@ -9,17 +9,9 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import weight_map
 from flaxformer_lite.models.common import bert_like
+from flaxformer_lite.models.fields import ACTIVATION_NAMES, Fields, ModelFields, activation_of
 from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
-from flaxformer_lite.models.weight_map import (
-    ACTIVATION_NAMES,
-    Fields,
-    Head,
-    ModelFields,
-    WeightRow,
-    activation_of,
-    add_prefix,
-    weight_rows,
-)
+from flaxformer_lite.models.weight_map import Head, WeightRow, add_prefix, weight_rows
 from flaxformer_lite.nn.positions.t5_buckets import T5Buckets
 
 BASE = dict(

@@ -5,14 +5,13 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models.skeletons import build_layers
-from flaxformer_lite.models.skeletons.cache_slots import place
 from flaxformer_lite.models.skeletons.call_with_intermediates import call_inside
 from flaxformer_lite.models.skeletons.hinted import Hinted
 from flaxformer_lite.models.skeletons.inputs import (
     ids_of,
     last_token,
+    place,
     position_ids_of,
     rows_of,
     visibility,
@@ -20,9 +19,8 @@ from flaxformer_lite.models.skeletons.inputs import (
 from flaxformer_lite.models.skeletons.outputs import Features, Output, spans
 from flaxformer_lite.models.skeletons.packed_rows import PackedRows
 from flaxformer_lite.nn.functions import masks
-from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
-from flaxformer_lite.nn.functions.segments import positions_from_mask, positions_in_segments
-from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
+from flaxformer_lite.nn.functions.embedding import positions_from_mask, positions_in_segments
+from flaxformer_lite.nn.functions.losses import DeferredLogits
 from flaxformer_lite.nn.modules.context import Context
 from flaxformer_lite.nn.modules.embed import EmbedInputs, TokenEmbed
 from flaxformer_lite.nn.modules.heads import LABELS, Classifier, VocabHead
@@ -43,10 +41,6 @@ class DecoderModel(Hinted):
     and output_hidden_states see `Output`.
     """
 
-    cfg: ModelConfig
-    source: str = ""  # the directory that its published weights were loaded from
-    sharding: ActivationSharding = UNSHARDED  # where activations live
-
     skeleton: ClassVar[str] = "decoder"
     heads: ClassVar[tuple[str, ...]] = (
         "lm",
@@ -55,11 +49,6 @@ class DecoderModel(Hinted):
         "question_answering",
         "none",
     )
-    vocab_heads: ClassVar[tuple[str, ...]] = ("lm",)
-    pooled: ClassVar[tuple[str, ...]] = ()
-    # of the family's own, for heads; whole on every device
-    head_modules: ClassVar[tuple[str, ...]] = ()
-    frozen_padding: ClassVar[tuple[str, ...]] = ()  # tables with padding_idx in torch
     # whether tokens are normalized before positions are added
     norms_tokens_first: ClassVar[bool] = False
     types_are_tokens: ClassVar[bool] = False  # whether token types are looked up in the token table

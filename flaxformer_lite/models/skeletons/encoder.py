@@ -5,16 +5,13 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.models.skeletons.call_with_intermediates import call_inside
 from flaxformer_lite.models.skeletons.hinted import Hinted
 from flaxformer_lite.models.skeletons.inputs import ids_of, position_ids_of, rows_of, visibility
 from flaxformer_lite.models.skeletons.outputs import Features, Output, spans
 from flaxformer_lite.models.skeletons.packed_rows import PackedRows
-from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
-from flaxformer_lite.nn.functions.losses import gather_positions
-from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
+from flaxformer_lite.nn.functions.losses import DeferredLogits, gather_positions
 from flaxformer_lite.nn.modules.context import Context
 from flaxformer_lite.nn.modules.embed import EmbedInputs, TokenEmbed
 from flaxformer_lite.nn.modules.heads import LABELS, Classifier, MaskedLmHead, Pooler
@@ -32,10 +29,6 @@ class EncoderModel(Hinted):
     computed, see `PackedRows`) and masked_positions [B, M] (the masked-LM head then computes only
     these). For output_attentions and output_hidden_states see `Output`.
     """
-
-    cfg: ModelConfig
-    source: str = ""  # the directory that its published weights were loaded from
-    sharding: ActivationSharding = UNSHARDED  # where activations live
 
     skeleton: ClassVar[str] = "encoder"
     heads: ClassVar[tuple[str, ...]] = (
@@ -64,10 +57,8 @@ class EncoderModel(Hinted):
     bare_heads: ClassVar[tuple[str, ...]] = ()  # those with nothing but the vocabulary's weights
     pooler_activation: ClassVar[str] = "tanh"  # empty: that of the config
     masked_lm_activation: ClassVar[str] = ""  # empty: that of the config
-    # of the family's own, for heads; whole on every device
-    head_modules: ClassVar[tuple[str, ...]] = ()
     projects_embeddings: ClassVar[bool] = False  # to d_model, even where they have its width
-    frozen_padding: ClassVar[tuple[str, ...]] = ("tokens",)  # tables with padding_idx in torch
+    frozen_padding: ClassVar[tuple[str, ...]] = ("tokens",)
     # the field of Output for the pretraining task on pairs
     pair_logits: ClassVar[str] = "seq_relationship_logits"
 

@@ -3,7 +3,7 @@
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 from flax.errors import (
@@ -17,12 +17,40 @@ from flaxformer_lite import hints
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.config.parts import PartitionRules
 from flaxformer_lite.models.skeletons import build_layers
-from flaxformer_lite.nn.functions.sharding import PlacedExecution, place_execution
+from flaxformer_lite.nn.functions.sharding import (
+    UNSHARDED,
+    ActivationSharding,
+    PlacedExecution,
+    place_execution,
+)
 from flaxformer_lite.registry import nearest
 
 
 class Hinted(nn.Module):
-    """A model: a linen module with `cfg` and `sharding`, whose errors name what to write."""
+    """A model of a family, whose errors name what to write.
+
+    Attributes:
+      cfg: its config.
+      source: the directory that its published weights were loaded from.
+      sharding: where activations live.
+      skeleton: `encoder`, `decoder`, `encoder_decoder` or `embedding`.
+      heads: the values of `cfg.head` that the family has.
+      vocab_heads: those over the vocabulary.
+      pooled: those that read one vector per sequence.
+      head_modules: names of a family's own modules for heads, whole on every device.
+      frozen_padding: `tokens` or `positions`, the tables with padding_idx in torch.
+    """
+
+    cfg: ModelConfig
+    source: str = ""
+    sharding: ActivationSharding = UNSHARDED
+
+    skeleton: ClassVar[str]
+    heads: ClassVar[tuple[str, ...]]
+    vocab_heads: ClassVar[tuple[str, ...]] = ("lm",)
+    pooled: ClassVar[tuple[str, ...]] = ()
+    head_modules: ClassVar[tuple[str, ...]] = ()
+    frozen_padding: ClassVar[tuple[str, ...]] = ()
 
     @property
     def execution(self) -> PlacedExecution:

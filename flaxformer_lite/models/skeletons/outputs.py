@@ -3,7 +3,7 @@
 import flax
 import jax
 
-from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
+from flaxformer_lite.nn.functions.losses import DeferredLogits
 from flaxformer_lite.nn.modules.cache import Cache
 
 

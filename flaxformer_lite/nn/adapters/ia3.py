@@ -40,8 +40,8 @@ class Ia3Config(AdapterConfig):
     ) -> jax.Array:
         letters = Letters(layer.equation)
         scales_inputs = matches(self.on_inputs, "/".join((*layer.path, "kernel")))
-        ins = tuple(layer.sizes[c] for c in letters.ins)
-        outs = tuple(layer.sizes[c] for c in letters.outs)
+        ins = letters.shape(letters.ins, layer.sizes)
+        outs = letters.shape(letters.outs, layer.sizes)
         # With the kernel's rank, so that `merged` can distinguish the two cases.
         if scales_inputs:
             shape = ins + (1,) * len(outs)

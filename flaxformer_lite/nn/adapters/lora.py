@@ -64,8 +64,8 @@ class LoraConfig(AdapterConfig):
     def declare(self, layer: AdaptedLayer) -> tuple[jax.Array, jax.Array]:
         """Declares A and B in a layer, in the dtype of its parameters."""
         letters = Letters(layer.equation)
-        ins = tuple(layer.sizes[c] for c in letters.ins)
-        outs = tuple(layer.sizes[c] for c in letters.outs)
+        ins = letters.shape(letters.ins, layer.sizes)
+        outs = letters.shape(letters.outs, layer.sizes)
         return self.declare_shapes(layer, ins, outs)
 
     def declare_shapes(

@@ -25,7 +25,7 @@ def merge_adapter(model: Module, params: dict) -> tuple[Module, dict]:
 
     Matrices that are held in few bits become floats.
 
-        >>> model, params = merge_adapter(*load_pretrained("runs/tuned"))  # doctest: +SKIP
+        >>> model, params = merge_adapter(*load_pretrained("runs/adapted"))  # doctest: +SKIP
 
     Args:
       model: a linen module of a family; one without an adapter is returned as it is.

@@ -55,8 +55,8 @@ class VeraConfig(AdapterConfig):
         bias: jax.Array | None,
     ) -> jax.Array:
         letters = Letters(layer.equation)
-        ins = tuple(layer.sizes[c] for c in letters.ins)
-        outs = tuple(layer.sizes[c] for c in letters.outs)
+        ins = letters.shape(letters.ins, layer.sizes)
+        outs = letters.shape(letters.outs, layer.sizes)
         dtype = jnp.dtype(layer.execution.param_dtype)
         a = layer.param(A, self._draw_a, ins, dtype)
         b = layer.param(B, self._draw_b, outs, dtype)

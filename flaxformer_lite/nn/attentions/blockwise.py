@@ -22,10 +22,10 @@ from jax.extend.core import Jaxpr
 from jax.typing import DTypeLike
 
 from flaxformer_lite.nn.attentions import arguments
-from flaxformer_lite.nn.functions import cpu_tuning, kernels, masks
-from flaxformer_lite.nn.functions.checkpoint_names import ATTENTION, named
+from flaxformer_lite.nn.functions import kernels, masks, tuning
 from flaxformer_lite.nn.functions.linear_call import forbid_reverse_mode, linear_call
 from flaxformer_lite.nn.functions.sharding import ActivationSharding
+from flaxformer_lite.nn.functions.tuning import ATTENTION, named
 from flaxformer_lite.types import Array, Tree
 
 TWICE = (
@@ -458,7 +458,7 @@ def _drop(
     row = i if given.q_numbers is None else given.q_numbers[i]
     column = j if given.k_numbers is None else given.k_numbers[j]
     key = jax.random.fold_in(jax.random.fold_in(given.dropout_key, row), column)
-    keep_BNTS = cpu_tuning.bernoulli(key, 1 - plan.dropout_rate, x_BNTS.shape, plan.sharding)
+    keep_BNTS = tuning.bernoulli(key, 1 - plan.dropout_rate, x_BNTS.shape, plan.sharding)
     return jnp.where(keep_BNTS, x_BNTS / (1 - plan.dropout_rate), 0)
 
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from flaxformer_lite.nn.attentions import arguments
 from flaxformer_lite.nn.attentions.arguments import Bias, is_by_distance
+from flaxformer_lite.nn.attentions.dispatch import unsupported_platform
 from flaxformer_lite.nn.attentions.mask_structure import (
     check_supported,
     structure_of,
@@ -66,9 +67,7 @@ def unsupported_reason(
     T = q_BTNH.shape[1]
     S = k_BSKH.shape[1]
     H = q_BTNH.shape[3]
-    if args.sharding.platform != "gpu":
-        return f"the kernel is for NVIDIA GPUs, not for {args.sharding.platform}"
-    reason = _unsupported_device()
+    reason = unsupported_platform("NVIDIA GPUs", ("gpu",), args.sharding) or _unsupported_device()
     if reason:
         return reason
     if q_BTNH.dtype not in DTYPES or not q_BTNH.dtype == k_BSKH.dtype == v_BSKH.dtype:

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.nn.attentions.arguments import Arguments, scores
-from flaxformer_lite.nn.functions import cpu_tuning, kernels
-from flaxformer_lite.nn.functions.checkpoint_names import ATTENTION, named
+from flaxformer_lite.nn.functions import kernels, tuning
+from flaxformer_lite.nn.functions.tuning import ATTENTION, named
 
 
 def attend(
@@ -71,7 +71,7 @@ def dropout_factor(args: Arguments, shape: tuple[int, ...]) -> jax.Array | None:
     """
     if not args.drops or args.dropout_key is None:
         return None
-    keep_BNTS = cpu_tuning.bernoulli(args.dropout_key, 1 - args.dropout_rate, shape, args.sharding)
+    keep_BNTS = tuning.bernoulli(args.dropout_key, 1 - args.dropout_rate, shape, args.sharding)
     return keep_BNTS.astype(jnp.float32) / (1 - args.dropout_rate)
 
 
@@ -88,9 +88,6 @@ def logits(
         rows_T = jnp.arange(q_BTNH.shape[1], dtype=jnp.int32)
         columns_S = jnp.arange(k_BSKH.shape[1], dtype=jnp.int32)
         bias = bias(q_BTNH, rows_T, columns_S)
-    if bias is not None and bias.shape[0] == 1 and args.sharding.is_single_cpu:
-        # its gradient is summed in float32
-        bias = cpu_tuning.repeat(bias.astype(jnp.float32), q_BTNH.shape[0])
     visible_BTS = None
     if resolved.mask is not None:
         visible_BTS = resolved.mask(resolved.q_index_T, resolved.k_index_S)

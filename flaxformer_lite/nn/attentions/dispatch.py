@@ -213,6 +213,20 @@ def select_implementation(
     return attend
 
 
+def unsupported_platform(
+    wanted: str, platforms: tuple[str, ...], sharding: ActivationSharding
+) -> str:
+    """Returns why a kernel for the `wanted` devices cannot run on these, or an empty string."""
+    if sharding.platform in platforms:
+        return ""
+    return f"the kernel is for {wanted}, not for {sharding.platform}"
+
+
+def is_interpreted(sharding: ActivationSharding) -> bool:
+    """Returns whether a kernel for TPUs is interpreted, as in tests on a CPU."""
+    return sharding.platform != "tpu"
+
+
 def _kernel_or(
     kernel: str,
     otherwise: str,

@@ -20,6 +20,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
 )
 
 from flaxformer_lite.nn.attentions import arguments
+from flaxformer_lite.nn.attentions.dispatch import is_interpreted, unsupported_platform
 from flaxformer_lite.nn.attentions.mask_structure import (
     Structure,
     check_supported,
@@ -27,8 +28,7 @@ from flaxformer_lite.nn.attentions.mask_structure import (
     unsupported_arguments,
 )
 from flaxformer_lite.nn.functions import masks
-from flaxformer_lite.nn.functions.checkpoint_names import ATTENTION
-from flaxformer_lite.nn.functions.tpu_tuning import LANES
+from flaxformer_lite.nn.functions.tuning import ATTENTION, LANES
 
 PLATFORM = "tpu"
 ROWS = 128  # rows compared with all columns at a time
@@ -57,7 +57,7 @@ def attend(
     resolved = args.resolve(q_BTNH, k_BSKH, v_BSKH)
     structure = check_supported("splash", unsupported_reason(q_BTNH, k_BSKH, v_BSKH, args), args)
     kernel = functools.partial(
-        _attend, (structure.left, structure.right), args.softcap, args.sharding.platform != "tpu"
+        _attend, (structure.left, structure.right), args.softcap, is_interpreted(args.sharding)
     )
     q_BTNH = (q_BTNH * resolved.scale).astype(q_BTNH.dtype)
     out_BTNH = args.sharding.per_shard(kernel, ("BTNH", "BSKH", "BSKH", "BT", "BS", "N"), "BTNH")(
@@ -77,8 +77,9 @@ def unsupported_reason(
 
 def unsupported_on_tpu(args: arguments.Arguments) -> str:
     """Returns why no TPU kernel can take this call, or an empty string."""
-    if args.sharding.platform not in ("tpu", "cpu"):
-        return f"the kernel is for TPUs, not for {args.sharding.platform}"
+    reason = unsupported_platform("TPUs", ("tpu", "cpu"), args.sharding)
+    if reason:
+        return reason
     if structure_of(args.mask) is None:
         return "the mask is not an intersection of windows, documents and padding"
     return unsupported_arguments(args)

@@ -8,9 +8,14 @@ import jax
 
 from flaxformer_lite.config import Count, Execution, InitConfig, OneOf, choices, parts
 from flaxformer_lite.nn.functions.activations import ACTIVATIONS
-from flaxformer_lite.nn.functions.checkpoint_names import MLP, named
 from flaxformer_lite.nn.functions.sharding import sharding_of
-from flaxformer_lite.nn.functions.tpu_tuning import materialize, materialize_gradient
+from flaxformer_lite.nn.functions.tuning import (
+    MLP,
+    compute_once,
+    named,
+    prepare_once,
+    recomputes_inputs,
+)
 from flaxformer_lite.nn.modules.dropout import Dropout
 from flaxformer_lite.nn.modules.einsum import Einsum
 
@@ -81,8 +86,8 @@ class FeedForward(nn.Module):
             Einsum("BTD,DF->BTF", sizes, cfg.bias, cfg.initial, run, name=name)(x_BTD)
             for name in names
         )
-        # Materialized before they are named: what a policy keeps is an array already.
-        inputs = tuple(named(MLP, x) for x in materialize(products, sharding))
+        # Computed before they are named: what a policy keeps is an array already.
+        inputs = tuple(named(MLP, x) for x in compute_once(products, sharding))
 
         def hidden(inputs: tuple[jax.Array, ...]) -> jax.Array:
             *up, last = inputs
@@ -94,7 +99,6 @@ class FeedForward(nn.Module):
         biased = cfg.bias or cfg.down_bias
         down = Einsum("BTF,FD->BTD", sizes, biased, cfg.initial, run, residual=True, name="down")
         dropout = Dropout("mlp", run)
-        if sharding.is_single_cpu and not dropout.on:
-            return down(inputs, hidden)  # recomputed in the backward pass
-        hidden_BTF = materialize(hidden(materialize_gradient(inputs)), sharding)
-        return down(dropout(hidden_BTF))
+        if recomputes_inputs(sharding) and not dropout.on:
+            return down(inputs, prepare=hidden)
+        return down(dropout(prepare_once(hidden, inputs, sharding)))

@@ -191,6 +191,17 @@ class MoeConfig(parts.FeedForwardConfig):
             groups_per_token=self.groups_per_token,
         )
 
+    def mix(
+        self,
+        matrices: "Matrices",
+        sharding: ActivationSharding,
+        x_LD: jax.Array,
+        weights_LA: jax.Array,
+        chosen_LA: jax.Array,
+    ) -> jax.Array:
+        """Returns the weighted sums of experts for the tokens of one device (`mix_sorted`)."""
+        return mix_sorted(self, matrices, sharding, x_LD, weights_LA, chosen_LA)
+
     @property
     def shared(self) -> MlpConfig:
         """The record of the shared expert."""
@@ -441,7 +452,8 @@ def _mix_on_shard(
     x_LD = x_BTD.reshape(-1, x_BTD.shape[-1])
     weights_LA = weights_BTA.reshape(-1, cfg.experts_per_token)
     chosen_LA = chosen_BTA.reshape(-1, cfg.experts_per_token)
-    mix = functools.partial(_mix, cfg, matrices, sharding.platform)
+    inside = sharding.inside_shard()
+    mix = functools.partial(cfg.mix, matrices, inside)
     if not has_other_experts:
         y_LD = mix(x_LD, weights_LA, chosen_LA)
     elif not has_other_tokens:
@@ -452,7 +464,7 @@ def _mix_on_shard(
         weights_GA = jax.lax.all_gather(weights_LA, axis, tiled=True)
         chosen_GA = jax.lax.all_gather(chosen_LA, axis, tiled=True)
         if sharding.expert_dispatch == "all_to_all":
-            meet = functools.partial(_exchange_tokens, local, axis, sharding.platform)
+            meet = functools.partial(_exchange_tokens, local, axis, inside)
         else:
             meet = functools.partial(_gather_tokens, local, axis)
         y_LD = meet(mix, x_LD, weights_GA, chosen_GA)
@@ -486,7 +498,7 @@ def _gather_tokens(
 def _exchange_tokens(
     local: int,
     axis: MeshAxis,
-    platform: str,
+    sharding: ActivationSharding,
     mix: Mix,
     x_LD: jax.Array,
     weights_GA: jax.Array,
@@ -510,29 +522,27 @@ def _exchange_tokens(
     (sent_M,) = jnp.nonzero(goes_PL.reshape(-1), size=tokens * min(copies, devices))
     token_M = sent_M % tokens
     (read_G,) = jnp.nonzero(goes_GP[:, me], size=len(chosen_GA), fill_value=len(chosen_GA))
-    x_GD = exchange(x_LD[token_M], counts_PP, len(chosen_GA), axis, platform)
+    x_GD = exchange(x_LD[token_M], counts_PP, len(chosen_GA), axis, sharding)
     weights_GA = weights_GA.at[read_G].get(mode="fill", fill_value=0)
     chosen_GA = chosen_GA.at[read_G].get(mode="fill", fill_value=devices * local)
     y_GD = mix(x_GD, weights_GA, chosen_GA - me * local)
-    y_MD = exchange(y_GD, counts_PP.T, len(token_M), axis, platform)
+    y_MD = exchange(y_GD, counts_PP.T, len(token_M), axis, sharding)
     return jnp.zeros_like(x_LD).at[token_M].add(y_MD)
 
 
-def _mix(
+def mix_sorted(
     cfg: MoeConfig,
     matrices: Matrices,
-    platform: str,
+    sharding: ActivationSharding,
     x_LD: jax.Array,
     weights_LA: jax.Array,
     chosen_LA: jax.Array,
 ) -> jax.Array:
-    """Sorts the tokens' copies by expert, multiplies each group, and sums the weighted results.
+    """Sorts the copies of tokens by expert, multiplies each group, and sums the weighted results.
 
     Experts outside the range of the matrices count as zero. The sum lacks the bias of `down`, which
     must be added once where devices share a hidden layer.
     """
-    if platform == "any":
-        return _mix_all(cfg, x_LD, weights_LA, chosen_LA, matrices)
     tokens, copies = chosen_LA.shape
     experts = len(matrices["down"]["kernel"])
     expert_S = chosen_LA.reshape(-1)
@@ -546,7 +556,7 @@ def _mix(
     is_row_S1 = is_here_S[order_S][:, None]
 
     def times(x_SI: jax.Array, matrix: dict[str, jax.Array]) -> jax.Array:
-        y_SO = grouped_matmul(x_SI, matrix["kernel"], sizes_X, platform=platform)
+        y_SO = grouped_matmul(x_SI, matrix["kernel"], sizes_X, sharding)
         if "bias" not in matrix:
             return y_SO
         return y_SO + matrix["bias"].at[expert_S[order_S]].get(mode="clip")
@@ -557,48 +567,18 @@ def _mix(
     gate_SF = None
     if cfg.expert.gated:
         gate_SF = times(x_SD, matrices["gate"])
-    h_SF = _hidden(cfg, up_SF, gate_SF)
+    h_SF = hidden_of_experts(cfg, up_SF, gate_SF)
     # Weighted before `down` and not after, so that the gradient of the weights does not read its
     # products, which a layer that is computed again would have to make again.
     weights_S1 = jnp.where(is_row_S1, weights_LA.reshape(-1, 1)[order_S], 0)
     h_SF *= weights_S1.astype(h_SF.dtype)
-    y_SD = grouped_matmul(h_SF, matrices["down"]["kernel"], sizes_X, platform=platform)
+    y_SD = grouped_matmul(h_SF, matrices["down"]["kernel"], sizes_X, sharding)
     y_SD = jnp.where(is_row_S1, y_SD, 0)
     y_LAD = y_SD.at[place_S].get(mode="fill", fill_value=0).reshape(tokens, copies, -1)
     return y_LAD.sum(axis=1)
 
 
-def _mix_all(
-    cfg: MoeConfig,
-    x_LD: jax.Array,
-    weights_LA: jax.Array,
-    chosen_LA: jax.Array,
-    matrices: Matrices,
-) -> jax.Array:
-    """Computes what `_mix` does by all experts for each token, for files that cannot sort.
-
-    ONNX sorts only axes whose length is known.
-    """
-
-    def times(x_LD: jax.Array, matrix: dict[str, jax.Array]) -> jax.Array:
-        y_LXF = jnp.einsum("LD,XDF->LXF", x_LD, matrix["kernel"])
-        if "bias" in matrix:
-            y_LXF = y_LXF + matrix["bias"][None]
-        return y_LXF
-
-    up_LXF = times(x_LD, matrices["up"])
-    gate_LXF = None
-    if cfg.expert.gated:
-        gate_LXF = times(x_LD, matrices["gate"])
-    h_LXF = _hidden(cfg, up_LXF, gate_LXF)
-    y_LXD = jnp.einsum("LXF,XFD->LXD", h_LXF, matrices["down"]["kernel"])
-    experts = matrices["down"]["kernel"].shape[0]
-    chosen_LAX = jax.nn.one_hot(chosen_LA, experts, dtype=y_LXD.dtype)
-    weights_LX = jnp.einsum("LAX,LA->LX", chosen_LAX, weights_LA.astype(y_LXD.dtype))
-    return jnp.einsum("LXD,LX->LD", y_LXD, weights_LX)
-
-
-def _hidden(cfg: MoeConfig, up_SF: jax.Array, gate_SF: jax.Array | None) -> jax.Array:
+def hidden_of_experts(cfg: MoeConfig, up_SF: jax.Array, gate_SF: jax.Array | None) -> jax.Array:
     act = ACTIVATIONS[cfg.expert.activation]
     if gate_SF is None:
         return act(up_SF)

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.nn.functions.linear_call import linear_call
-from flaxformer_lite.nn.functions.tpu_tuning import LANES
+from flaxformer_lite.nn.functions.sharding import ActivationSharding
+from flaxformer_lite.nn.functions.tuning import LANES, choose_grouped_product
 
 LARGEST_BLOCK = 128
 # Rows, inputs and outputs of a tile of the TPU's kernel, as MaxText has them for Mixtral.
@@ -18,7 +19,7 @@ Product = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
 def grouped_matmul(
-    x_LI: jax.Array, kernel_XIO: jax.Array, sizes_X: jax.Array, *, platform: str
+    x_LI: jax.Array, kernel_XIO: jax.Array, sizes_X: jax.Array, sharding: ActivationSharding
 ) -> jax.Array:
     """Multiplies the rows of each group with the group's matrix, [L, O].
 
@@ -27,19 +28,9 @@ def grouped_matmul(
       kernel_XIO: a matrix for each group.
       sizes_X: int32, the number of rows of each group. Rows beyond their sum belong to none, and
         their results have no meaning.
-      platform: what the program is for, such as "tpu".
-
-    On a CPU rows are multiplied in blocks, as `jax.lax.ragged_dot` multiplies every row with every
-    matrix there: 8 groups of 256 rows take a fifth of the time forwards and a third with gradients
-    (2,048 x 256 x 512, 2-core AMD EPYC). On a TPU only its gradient by the matrices is replaced, by
-    the kernel megablox: the compiler multiplies every row once for each group there, which it
-    estimates at 78 ms for 36,864 x 4096 x 14336 and 8 groups on a v5p, 9 ms at the peak.
+      sharding: where the arrays live.
     """
-    if platform == "cpu":
-        return _in_blocks(x_LI, kernel_XIO, sizes_X)
-    if platform == "tpu":
-        return _on_tpu(x_LI, kernel_XIO, sizes_X)
-    return jax.lax.ragged_dot(x_LI, kernel_XIO, sizes_X)
+    return PRODUCTS[choose_grouped_product(sharding)](x_LI, kernel_XIO, sizes_X)
 
 
 @jax.custom_jvp
@@ -48,7 +39,7 @@ def _in_blocks(x_LI: jax.Array, kernel_XIO: jax.Array, sizes_X: jax.Array) -> ja
 
 
 @jax.custom_jvp
-def _on_tpu(x_LI: jax.Array, kernel_XIO: jax.Array, sizes_X: jax.Array) -> jax.Array:
+def _by_megablox(x_LI: jax.Array, kernel_XIO: jax.Array, sizes_X: jax.Array) -> jax.Array:
     return jax.lax.ragged_dot(x_LI, kernel_XIO, sizes_X)
 
 
@@ -57,9 +48,9 @@ def _in_blocks_jvp(primals: Operands, tangents: Operands) -> tuple[jax.Array, ja
     return _derivatives(_in_blocks, _outer_products, primals, tangents)
 
 
-@_on_tpu.defjvp
-def _on_tpu_jvp(primals: Operands, tangents: Operands) -> tuple[jax.Array, jax.Array]:
-    return _derivatives(_on_tpu, _outer_products_on_tpu, primals, tangents)
+@_by_megablox.defjvp
+def _by_megablox_jvp(primals: Operands, tangents: Operands) -> tuple[jax.Array, jax.Array]:
+    return _derivatives(_by_megablox, _megablox, primals, tangents)
 
 
 def _derivatives(
@@ -109,7 +100,7 @@ def _outer_products(x_LI: jax.Array, y_LO: jax.Array, sizes_X: jax.Array) -> jax
     return jax.lax.scan(add, zeros, (x_WLI, y_WLO, owner_W))[0]
 
 
-def _outer_products_on_tpu(x_LI: jax.Array, y_LO: jax.Array, sizes_X: jax.Array) -> jax.Array:
+def _megablox(x_LI: jax.Array, y_LO: jax.Array, sizes_X: jax.Array) -> jax.Array:
     """Computes `_outer_products` by the megablox kernel; padded rows are of no group."""
     from jax.experimental.pallas.ops.tpu.megablox.gmm import tgmm
 
@@ -151,3 +142,10 @@ def _scatter(x_LI: jax.Array, slots_L: jax.Array, count: int, block: int) -> jax
     zeros = jnp.zeros((count * block, x_LI.shape[1]), x_LI.dtype)
     placed = zeros.at[slots_L].set(x_LI, mode="drop")
     return placed.reshape(count, block, -1)
+
+
+PRODUCTS: dict[str, Product] = {
+    "blocks": _in_blocks,
+    "megablox": _by_megablox,
+    "ragged_dot": jax.lax.ragged_dot,
+}

@@ -3,19 +3,84 @@
 import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer_lite.nn.functions import cpu_tuning
-from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
-from flaxformer_lite.nn.functions.soft_targets import SoftTargets
+from flaxformer_lite.nn.functions.tuning import (
+    add_outer_products,
+    compares_labels,
+    compute_after,
+    compute_after_sum,
+    multiply_in_float32,
+)
 from flaxformer_lite.types import Tree
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class DeferredLogits:
+    """Logits that are not yet multiplied out: `cap tanh((scale x W^T + b) / cap)`.
+
+    A softcap of 0 caps nothing.
+    """
+
+    x: jax.Array  # features [..., D], in the dtype of the matmul (a CPU computes it in float32)
+    kernel_VD: jax.Array  # the vocabulary's vectors; tied embeddings are passed as they are
+    bias_V: jax.Array | None = None
+    scale: float = field(default=1.0, metadata={"static": True})  # T5's D ** -0.5
+    softcap: float = field(default=0.0, metadata={"static": True})
+    sharding: ActivationSharding = field(default=UNSHARDED, metadata={"static": True})
+
+    def logits(self) -> jax.Array:
+        """Computes all logits, float32 [..., V]."""
+        return self.from_dots(self.dot(self.x, self.kernel_VD.astype(self.x.dtype), (-1, 1)))
+
+    def from_dots(self, dots: jax.Array) -> jax.Array:
+        """Computes logits from the bare dot products `x W^T`."""
+        if dots.ndim > 2:
+            dots = self.sharding.constrain(dots, "BTV" if dots.ndim == 3 else "BQTV")
+        logits = dots * self.scale
+        if self.bias_V is not None:
+            logits += jnp.expand_dims(self.bias_V.astype(jnp.float32), range(logits.ndim - 1))
+        if not self.softcap:
+            return logits
+        return self.softcap * jnp.tanh(logits / self.softcap)
+
+    def dot(
+        self, a: jax.Array, b: jax.Array, axes: tuple[int, int] | tuple[tuple[int, ...], ...]
+    ) -> jax.Array:
+        """Multiplies a and b, summed over `axes`, in float32."""
+        return multiply_in_float32(a, b, axes, self.sharding)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class SoftTargets:
+    """A teacher's logits for the same tokens, which the loss mixes in.
+
+    Reference: Hinton et al. 2015, section 2 (arXiv:1503.02531).
+
+    Attributes:
+      projection: of the teacher; no gradient reaches it.
+      temperature: t, which divides the logits of both.
+      weight: a, in `(1 - a) loss + a t^2 KL(p || q)`, with p and q the teacher's and our
+        distribution at temperature t.
+    """
+
+    projection: DeferredLogits
+    temperature: float = field(default=1.0, metadata={"static": True})
+    weight: float = field(default=0.5, metadata={"static": True})
+
+    def divergence(self, logits: jax.Array) -> jax.Array:
+        """Computes `t^2 KL(p || q)` per token from our logits [..., V]."""
+        log_p = jax.nn.log_softmax(self.projection.logits() / self.temperature)
+        log_q = jax.nn.log_softmax(logits / self.temperature)
+        return self.temperature**2 * (jnp.exp(log_p) * (log_p - log_q)).sum(axis=-1)
 
 
 @jax.tree_util.register_dataclass
@@ -43,12 +108,12 @@ class CrossEntropy:
 
 
 class _Options(NamedTuple):
-    """The options of `cross_entropy`, and the platform that the program is for."""
+    """The options of `cross_entropy`, and where the logits live."""
 
     z_loss: float
     label_smoothing: float
     chunks: int
-    platform: str
+    sharding: ActivationSharding
     by_row: bool = False
 
 
@@ -124,14 +189,14 @@ def cross_entropy(
     labels = labels.astype(jnp.int32)  # int8 could not index the columns of a vocabulary
     if isinstance(projection, DeferredLogits):
         pieces = pieces_of(labels.size, projection.x.shape[-1], chunks)
-        options = _Options(z_loss, label_smoothing, pieces, projection.sharding.platform, by_row)
+        options = _Options(z_loss, label_smoothing, pieces, projection.sharding, by_row)
         if soft is not None:
             teacher, _, _ = _by_shard(soft.projection, labels, weights)
             soft = dataclasses.replace(soft, projection=teacher)
         projection, labels, weights = _by_shard(projection, labels, weights)
         loss_sum, *others = _fused(options, projection, soft, labels, weights)
     else:
-        options = _Options(z_loss, label_smoothing, 1, UNSHARDED.platform, by_row)
+        options = _Options(z_loss, label_smoothing, 1, UNSHARDED, by_row)
         loss_sum, *others = _sums(options, projection.astype(jnp.float32), labels, weights)
     nll, correct_sum, *soft_sum = jax.lax.stop_gradient(others)
     if not by_row:
@@ -175,11 +240,11 @@ def token_log_probs(
         0.0,
         0.0,
         pieces_of(labels.size, projection.x.shape[-1], chunks),
-        projection.sharding.platform,
+        projection.sharding,
     )
     done: list[jax.Array] = []
     for part in _parts(options, labels):
-        x = _after(projection.sharding, done[-1:], projection.x[..., part, :])
+        x = compute_after(done[-1:], projection.x[..., part, :], projection.sharding)
         done.append(log_probs(x, labels[..., part]))
     return jnp.concatenate(done, axis=-1)
 
@@ -231,9 +296,9 @@ def _sums(
     labels = jnp.where(labels < 0, logits.shape[-1], labels)
     labels = jnp.where(weights == 0, 0, labels)
     top = jax.lax.stop_gradient(logits.max(axis=-1))
-    if options.platform == "gpu":
+    if compares_labels(options.sharding):
         label_logit = top + _select_by_comparison(logits - top[..., None], labels)
-    else:  # a CPU sums comparisons on one core
+    else:
         label_logit = _look_up(logits, labels)
     lse = top + jnp.log(jnp.exp(logits - top[..., None]).sum(axis=-1))
     nll = loss = lse - label_logit
@@ -257,11 +322,7 @@ def _sums(
 
 
 def _select_by_comparison(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Returns the logits of the labels by comparison; NaN for an unknown label.
-
-    A GPU fuses the comparison with other passes over the logits, while the gradient of a lookup is
-    a scatter into all of them, which costs another pass.
-    """
+    """Returns the logits of the labels by comparison; NaN for an unknown label."""
     values = jnp.where(_is_label(logits, labels), logits, 0).sum(axis=-1)
     return jnp.where((labels >= 0) & (labels < logits.shape[-1]), values, jnp.nan)
 
@@ -301,7 +362,7 @@ def _fused(
 ) -> tuple[jax.Array, ...]:
     total: tuple[jax.Array, ...] = ()
     for part in _parts(options, labels):
-        x = _after(projection.sharding, total[:1], projection.x[..., part, :])
+        x = compute_after(total[:1], projection.x[..., part, :], projection.sharding)
         logits = dataclasses.replace(projection, x=x).logits()
         soft_part = _soft_part(soft, part, x)
         sums = _sums(options, logits, labels[..., part], weights[..., part], soft_part)
@@ -338,17 +399,15 @@ def _fused_forward(
     d_kernel_VD = None
     for part in _parts(options, labels):
         x = projection.x[..., part, :]
-        if d_kernel_VD is not None and projection.sharding.is_single_cpu:
-            x = cpu_tuning.schedule_after_sum(d_kernel_VD, x)
-        elif d_kernel_VD is not None:
-            x = _after(projection.sharding, [d_kernel_VD], x)
+        if d_kernel_VD is not None:
+            x = compute_after_sum(d_kernel_VD, x, projection.sharding)
         dots = projection.dot(x, kernel_VD, (-1, 1))
         gradient_of_loss = jax.grad(loss, argnums=(0, 1), has_aux=True)
         tokens = (labels[..., part], weights[..., part], _soft_part(soft, part, x))
         (d_dots, d_bias_V), sums = gradient_of_loss(dots, projection.bias_V, *tokens)
         d_dots = d_dots.astype(x.dtype)
         d_x.append(projection.dot(d_dots, kernel_VD, (-1, 0)))
-        d_kernel_VD = _add_product(projection, d_kernel_VD, d_dots, x)
+        d_kernel_VD = add_outer_products(d_kernel_VD, d_dots, x, projection.sharding)
         total = _add(total, (sums, d_bias_V))
     assert total is not None and d_kernel_VD is not None, "there is at least one chunk"
     sums, d_bias_V = total
@@ -398,7 +457,7 @@ def _soft_part(soft: SoftTargets | None, part: slice, x: jax.Array) -> SoftTarge
     """
     if soft is None:
         return None
-    x_teacher = _after(soft.projection.sharding, [x], soft.projection.x[..., part, :])
+    x_teacher = compute_after([x], soft.projection.x[..., part, :], soft.projection.sharding)
     return dataclasses.replace(soft, projection=dataclasses.replace(soft.projection, x=x_teacher))
 
 
@@ -407,31 +466,3 @@ def _add(total: Tree | None, more: Tree) -> Tree:
     if not total:
         return more
     return jax.tree.map(jnp.add, total, more)
-
-
-def _after(sharding: ActivationSharding, done: Sequence[jax.Array], x: jax.Array) -> jax.Array:
-    """Returns `x`, to be computed only after `done`.
-
-    The logits of only one chunk then exist at a time.
-    """
-    if sharding.is_single_cpu:
-        return cpu_tuning.schedule_after(done, x)
-    if not done:
-        return x
-    return jax.lax.optimization_barrier((x, *done))[0]
-
-
-def _add_product(
-    projection: DeferredLogits, total_VD: jax.Array | None, d_dots: jax.Array, x: jax.Array
-) -> jax.Array:
-    """Computes `total + d_dots^T x`, summed over tokens."""
-    if projection.sharding.is_single_cpu:  # as in cpu_tuning.matmul_of_matrices
-        d_dots = d_dots.reshape(-1, d_dots.shape[-1])
-        x = x.reshape(-1, x.shape[-1])
-    tokens = tuple(range(x.ndim - 1))
-    product = functools.partial(projection.dot, axes=(tokens, tokens))
-    if total_VD is None:
-        return product(d_dots, x)
-    if projection.sharding.is_single_cpu:
-        return cpu_tuning.accumulate_product(total_VD, d_dots, x, product)
-    return total_VD + product(d_dots, x)

@@ -328,7 +328,7 @@ def _evaluated(mask: Mask | jax.Array, q_index_T: jax.Array, k_index_S: jax.Arra
     return dense(mask).mask_BTS
 
 
-def materialize(mask: Mask, length: int) -> Mask:
+def evaluate_once(mask: Mask, length: int) -> Mask:
     """Evaluates a mask over length x length once, for all layers.
 
     Args:

@@ -6,18 +6,17 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.nn.functions.linear_call import linear_call
+from flaxformer_lite.nn.functions.sharding import ActivationSharding
+from flaxformer_lite.nn.functions.tuning import exchanges_equal_parts
 
 MeshAxis = str | tuple[str, ...]
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3, 4))
 def exchange(
-    x_MD: jax.Array, counts_PP: jax.Array, rows: int, axis: MeshAxis, platform: str
+    x_MD: jax.Array, counts_PP: jax.Array, rows: int, axis: MeshAxis, sharding: ActivationSharding
 ) -> jax.Array:
     """Sends rows to the other devices of a mesh axis, inside `jax.shard_map`.
-
-    XLA:CPU has no `jax.lax.ragged_all_to_all`. There, all parts have the size of the largest one
-    allowed.
 
     Args:
       x_MD: the rows that this device sends: those for device 0 first, then those for device 1, and
@@ -27,14 +26,14 @@ def exchange(
       rows: the number of rows of the result, at least as many as any device receives. One device
         sends another at most max(M, rows) / P rows.
       axis: the name of the mesh axis, or several names.
-      platform: the platform that the program is compiled for, such as "tpu".
+      sharding: where the rows live; on CPUs all parts have the size of the largest one allowed.
 
     Returns:
       [rows, D]: the rows from device 0 first, then those from device 1, and so on, then zeros.
     """
     me = jax.lax.axis_index(axis)
     y_RD = jnp.zeros((rows, x_MD.shape[1]), x_MD.dtype)
-    if platform == "cpu":
+    if exchanges_equal_parts(sharding):
         return _in_equal_parts(x_MD, y_RD, counts_PP, me, axis)
     return jax.lax.ragged_all_to_all(
         x_MD,
@@ -51,7 +50,7 @@ def exchange(
 def _exchange_jvp(
     rows: int,
     axis: MeshAxis,
-    platform: str,
+    sharding: ActivationSharding,
     primals: tuple[jax.Array, jax.Array],
     tangents: tuple[jax.Array, jax.Array],
 ) -> tuple[jax.Array, jax.Array]:
@@ -59,12 +58,12 @@ def _exchange_jvp(
     d_x_MD, _ = tangents
 
     def push(counts_PP: jax.Array, d_x_MD: jax.Array) -> jax.Array:
-        return exchange(d_x_MD, counts_PP, rows, axis, platform)
+        return exchange(d_x_MD, counts_PP, rows, axis, sharding)
 
     def pull(counts_PP: jax.Array, d_y_RD: jax.Array) -> jax.Array:
-        return exchange(d_y_RD, counts_PP.T, len(x_MD), axis, platform)
+        return exchange(d_y_RD, counts_PP.T, len(x_MD), axis, sharding)
 
-    y_RD = exchange(x_MD, counts_PP, rows, axis, platform)
+    y_RD = exchange(x_MD, counts_PP, rows, axis, sharding)
     return y_RD, linear_call(push, pull, counts_PP, d_x_MD, y_RD)
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
+from flaxformer_lite.nn.functions.losses import DeferredLogits
 
 LOGITS = 1 << 24  # float32 logits that exist at a time
 STRATEGIES = ("max", "sum")

@@ -5,9 +5,8 @@ It serves self- and cross-attention, with and without a cache.
 
 import dataclasses
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, Self, Unpack
 
 import flax.linen as nn
 import jax
@@ -24,21 +23,22 @@ from flaxformer_lite.config import (
     parts,
     rules,
 )
-from flaxformer_lite.nn.attentions.arguments import Arguments, check_mask
+from flaxformer_lite.config.parts import StackCall
+from flaxformer_lite.nn.attentions.arguments import Arguments, Bias as LogitBias, check_mask
 from flaxformer_lite.nn.attentions.dispatch import select_implementation
 from flaxformer_lite.nn.functions import masks
-from flaxformer_lite.nn.functions.checkpoint_names import OUT, QKV, named
+from flaxformer_lite.nn.functions.block_local import WeightDropout
 from flaxformer_lite.nn.functions.masks import Mask
 from flaxformer_lite.nn.functions.rotary import Phase, rotate
 from flaxformer_lite.nn.functions.sharding import ActivationSharding, sharding_of
-from flaxformer_lite.nn.functions.tpu_tuning import materialize
+from flaxformer_lite.nn.functions.tuning import OUT, QKV, compute_once, named
 from flaxformer_lite.nn.modules import cache as caches, kv_cache
-from flaxformer_lite.nn.modules.cache import LayerCache, LayerOutput
-from flaxformer_lite.nn.modules.context import Context, with_options
+from flaxformer_lite.nn.modules.cache import LayerCache
+from flaxformer_lite.nn.modules.context import Context, ContextLayer, PositionTables
 from flaxformer_lite.nn.modules.dropout import dropout_of_weights
 from flaxformer_lite.nn.modules.einsum import Einsum
+from flaxformer_lite.nn.modules.kv_cache import Seen
 from flaxformer_lite.nn.modules.norms import Norm
-from flaxformer_lite.nn.modules.position_tables import PositionTables
 from flaxformer_lite.nn.positions.encoding import Bias, Encoding, Tables, hooks
 
 # Fewer key and value heads than shards stay whole; each shard of the queries takes what it reads.
@@ -160,26 +160,19 @@ class AttentionConfig(parts.MixerConfig):
         )
 
     def prepare(
-        self,
-        context: Context,
-        x_BTD: jax.Array,
-        execution: Execution,
-        *,
-        causal: bool,
-        tables: Callable[..., Tables],
+        self, context: Context, x_BTD: jax.Array, execution: Execution, **options: Unpack[StackCall]
     ) -> Context:
         """Computes what all layers of a stack share: phases and bias tables.
 
-        If each layer would otherwise materialize them, also the mask and the bias as arrays.
+        If each layer would otherwise evaluate them, also the mask and the bias as arrays.
         """
         context = self.with_phase(context, x_BTD)
         if not self.position.by_difference and context.columns_BS is None and context.index is None:
             context = context.replace(columns_BS=context.position_ids_BT)
         if "bias" in hooks(self.position) and not self.position.per_layer:
-            context = context.replace(
-                tables=tables(self.position, **self.table_sizes(x_BTD.shape[-1]))
-            )
-        return materialize_mask_and_bias(self, context, x_BTD, execution, causal=causal)
+            sizes = self.table_sizes(x_BTD.shape[-1])
+            context = context.replace(tables=options["tables"](self.position, **sizes))
+        return share_mask_and_bias(self, context, x_BTD, execution, causal=options["causal"])
 
     def with_phase(self, context: Context, x_BTD: jax.Array) -> Context:
         """Adds the angles by which the position encoding turns queries and keys, if it has any."""
@@ -208,12 +201,23 @@ class AttentionVariantConfig(parts.MixerConfig):
     def position(self) -> Encoding:
         return self.attention.position
 
+    @property
+    def plain(self) -> AttentionConfig:
+        """The record of the plain attention that gives this one its positions."""
+        return self.attention
+
     def for_model(self, standard: parts.Part) -> Self:
         assert isinstance(standard, AttentionConfig), "what a model's mixer replaces"
         return dataclasses.replace(self, attention=standard)
 
     def table_sizes(self, d_model: int) -> parts.TableSizes:
-        return self.attention.table_sizes(d_model)
+        return self.plain.table_sizes(d_model)
+
+    def prepare(
+        self, context: Context, x_BTD: jax.Array, execution: Execution, **options: Unpack[StackCall]
+    ) -> Context:
+        """Computes what all layers of a stack share, by default what plain attention does."""
+        return self.plain.prepare(context, x_BTD, execution, **options)
 
     def partition_rules(self) -> parts.PartitionRules:
         return self.attention.partition_rules()
@@ -222,7 +226,7 @@ class AttentionVariantConfig(parts.MixerConfig):
         return self.attention.init_cache(batch, length, d_model, dtype)
 
 
-class Attention(nn.Module):
+class Attention(ContextLayer):
     """Projects to heads, attends, and projects back.
 
     Outside a stack (see `Context.prepared`), phases and position biases are computed here, with
@@ -238,79 +242,31 @@ class Attention(nn.Module):
     causal: bool = False
 
     @nn.compact
-    def __call__(
-        self,
-        x_BTD: jax.Array,
-        context: Context | None = None,
-        cache: LayerCache | None = None,
-        *,
-        mask: Mask | jax.Array | None = None,
-        position_ids: jax.Array | None = None,
-    ) -> LayerOutput:
-        """Returns y [B, T, D], or (y, cache) if a cache was passed."""
-        context = with_options(context, x_BTD, cache, mask=mask, position_ids_BT=position_ids)
-        has_cache = cache is not None
+    def forward(
+        self, x_BTD: jax.Array, context: Context, cache: LayerCache | None
+    ) -> tuple[jax.Array, LayerCache | None]:
         cfg = self.cfg
-        run = self.execution
-        sharding = sharding_of(self.execution)
-        if not cfg.cross:
-            x_BTD = self._check_cache(x_BTD, context, cache)
-        q_BTNH = self.project("query", "BTD,DNH->BTNH", x_BTD)
         if cfg.cross:
-            k_BSKH, v_BSKH, cache = self._cross_keys(context, cache)
-            mask = context.cross_mask
-            bias = None
-            q_index = None
-            k_index = None
+            q_BTNH = self.project("query", "BTD,DNH->BTNH", x_BTD)
+            seen = self._cross_keys(context, cache)
+            args = self.arguments(context.cross_mask, seen, scale=self.scale_of(q_BTNH))
         else:
-            phase = self._phase(context, cache, x_BTD)
-            q_BTNH, k_BSKH, v_BSKH = self._turned(q_BTNH, *self._keys(x_BTD), phase)
-            q_index = k_index = None
-            if cache is not None:
-                caches.check_window(cache, cfg.window)
-                grown = kv_cache.extend(cache, k_BSKH, v_BSKH, context.index, first=context.first)
-                cache, k_BSKH, v_BSKH, q_index, k_index = grown
-            check_mask(
-                context.mask, x_BTD.shape[0], x_BTD.shape[1], k_BSKH.shape[1], q_index, k_index
-            )
-            q_index_T = or_arange(q_index, q_BTNH)
-            k_index_S = or_arange(k_index, k_BSKH)
-            mask = self._mask(context, q_index_T, k_index_S)
-            bias = self._bias(context, x_BTD, q_index_T, k_index_S)
-        dropout_rate, dropout_key = dropout_of_weights(self, run)
-        sinks_N = None
+            x_BTD = self._check_cache(x_BTD, context, cache)
+            q_BTNH, k_BTKH, v_BTKH = self.project_heads(x_BTD, x_BTD, context, cache)
+            seen = self.extend(cache, k_BTKH, v_BTKH, context)
+            args = self.self_arguments(context, x_BTD, seen, scale=self.scale_of(q_BTNH))
         if cfg.sinks:
-            stored = jnp.dtype(run.param_dtype)
+            stored = jnp.dtype(self.execution.param_dtype)
             sinks_N = self.param("sinks", nn.initializers.zeros, (cfg.num_heads,), stored)
-        args = Arguments(
-            mask=mask,
-            bias=bias,
-            scale=cfg.scale,
-            softcap=cfg.softcap,
-            q_index=q_index,
-            k_index=k_index,
-            sinks_N=sinks_N,
-            sharding=sharding,
-            dropout_rate=dropout_rate,
-            dropout_key=dropout_key,
-        )
-        times = copies_of_heads(q_BTNH, k_BSKH, sharding)
+            args = dataclasses.replace(args, sinks_N=sinks_N)
+        times = copies_of_heads(q_BTNH, seen.k_BSKH, args.sharding)
+        k_BSKH = seen.k_BSKH
+        v_BSKH = seen.v_BSKH
         if times > 1:
             k_BSKH = jnp.repeat(k_BSKH, times, axis=2)
             v_BSKH = jnp.repeat(v_BSKH, times, axis=2)
-        q_BTNH = sharding.constrain(q_BTNH, "BTNH")
-        k_BSKH = sharding.constrain(k_BSKH, "BTNH")
-        v_BSKH = sharding.constrain(v_BSKH, "BTNH")
-        q_BTNH, k_BSKH, v_BSKH = named(QKV, q_BTNH, k_BSKH, v_BSKH)
-        out_BTNH = sharding.constrain(self.attend(q_BTNH, k_BSKH, v_BSKH, args), "BTNH")
-        if cfg.gate:
-            gate_BTNH = self.project("gate", "BTD,DNH->BTNH", x_BTD)
-            out_BTNH = out_BTNH * jax.nn.sigmoid(sharding.constrain(gate_BTNH, "BTNH"))
-        out_BTNH = materialize(out_BTNH, sharding)
-        y_BTD = named(OUT, self.project("out", "BTNH,NHD->BTD", out_BTNH, width=x_BTD.shape[-1]))
-        if has_cache:
-            return y_BTD, cache
-        return y_BTD
+        out_BTNH = self.attend(*self.place_heads(q_BTNH, k_BSKH, v_BSKH), args)
+        return self.project_out(out_BTNH, x_BTD), seen.cache
 
     def _check_cache(
         self, x_BTD: jax.Array, context: Context, cache: LayerCache | None
@@ -319,6 +275,103 @@ class Attention(nn.Module):
         if cache is None or (context.prepared and isinstance(cache, LayerCache)):
             return x_BTD
         return caches.check_layer(x_BTD, cache, context.index, first=context.first)
+
+    def project_heads(
+        self, x_BTD: jax.Array, x_BSD: jax.Array, context: Context, cache: LayerCache | None
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Projects x_BTD to queries, x_BSD to keys and values, and turns them by position."""
+        q_BTNH = self.project("query", "BTD,DNH->BTNH", x_BTD)
+        phase = self._phase(context, cache, x_BTD)
+        return self._turned(q_BTNH, *self._keys(x_BSD), phase)
+
+    def extend(
+        self, cache: LayerCache | None, k_BTKH: jax.Array, v_BTKH: jax.Array, context: Context
+    ) -> Seen:
+        """Returns the keys and values of this call and, with a cache, those before them."""
+        if cache is None:
+            return Seen(None, k_BTKH, v_BTKH)
+        caches.check_window(cache, self.cfg.window)
+        return kv_cache.extend(cache, k_BTKH, v_BTKH, context.index, first=context.first)
+
+    def self_arguments(
+        self,
+        context: Context,
+        x_BTD: jax.Array,
+        seen: Seen,
+        *,
+        scale: float,
+        bias: LogitBias | jax.Array | None = None,
+    ) -> Arguments:
+        """Returns the arguments of attention to the layer's own tokens.
+
+        A bias of None is that of the position encoding.
+        """
+        batch, length, _ = x_BTD.shape
+        columns = seen.k_BSKH.shape[1]
+        check_mask(context.mask, batch, length, columns, seen.q_index, seen.k_index)
+        q_index_T = or_arange(seen.q_index, x_BTD)
+        k_index_S = or_arange(seen.k_index, seen.k_BSKH)
+        mask = self._mask(context, q_index_T, k_index_S)
+        if bias is None:
+            bias = self._bias(context, x_BTD, q_index_T, k_index_S)
+        return self.arguments(mask, seen, scale=scale, bias=bias)
+
+    def arguments(
+        self,
+        mask: Mask | jax.Array | None,
+        seen: Seen,
+        *,
+        scale: float,
+        bias: LogitBias | jax.Array | None = None,
+    ) -> Arguments:
+        """Returns the arguments of attention, with the slots of a cache and with dropout."""
+        dropout_rate, dropout_key = dropout_of_weights(self, self.execution)
+        return Arguments(
+            mask=mask,
+            bias=bias,
+            scale=scale,
+            softcap=self.cfg.softcap,
+            q_index=seen.q_index,
+            k_index=seen.k_index,
+            sharding=sharding_of(self.execution),
+            dropout_rate=dropout_rate,
+            dropout_key=dropout_key,
+        )
+
+    @nn.nowrap
+    def scale_of(self, q_BTNH: jax.Array) -> float:
+        """Returns the factor on the dot products, by default 1 / sqrt(H)."""
+        if self.cfg.scale is None:
+            return q_BTNH.shape[-1] ** -0.5
+        return self.cfg.scale
+
+    def weight_dropout(self) -> WeightDropout | None:
+        """Returns the dropout of weights for attention in blocks; None: it is off."""
+        rate, key = dropout_of_weights(self, self.execution)
+        if key is None:
+            return None
+        return WeightDropout(key, rate)
+
+    def place_heads(
+        self, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Splits queries, keys and values over devices, and names them for rematerialization."""
+        constrain = sharding_of(self.execution).constrain
+        q_BTNH = constrain(q_BTNH, "BTNH")
+        k_BSKH = constrain(k_BSKH, "BTNH")
+        v_BSKH = constrain(v_BSKH, "BTNH")
+        q_BTNH, k_BSKH, v_BSKH = named(QKV, q_BTNH, k_BSKH, v_BSKH)
+        return q_BTNH, k_BSKH, v_BSKH
+
+    def project_out(self, out_BTNH: jax.Array, x_BTD: jax.Array) -> jax.Array:
+        """Gates what the heads found by the layer's input, and projects it back, [B, T, D]."""
+        sharding = sharding_of(self.execution)
+        out_BTNH = sharding.constrain(out_BTNH, "BTNH")
+        if self.cfg.gate:
+            gate_BTNH = self.project("gate", "BTD,DNH->BTNH", x_BTD)
+            out_BTNH = out_BTNH * jax.nn.sigmoid(sharding.constrain(gate_BTNH, "BTNH"))
+        out_BTNH = compute_once(out_BTNH, sharding)
+        return named(OUT, self.project("out", "BTNH,NHD->BTD", out_BTNH, width=x_BTD.shape[-1]))
 
     def attend(
         self, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: Arguments
@@ -335,30 +388,36 @@ class Attention(nn.Module):
     def project(self, name: str, equation: str, x: jax.Array, width: int = 0) -> jax.Array:
         """Applies the projection `query`, `key`, `value`, `gate` or `out` to `x`.
 
-        Subclasses may add to it. `width` is the model's, where x has another.
+        Subclasses may add to it. `width` is the model's, where x has that of heads.
         """
-        return self.projection(name, equation, width or x.shape[-1])(x)
+        if width:
+            return self.projection(name, equation, width, x.shape[-1])(x)
+        return self.projection(name, equation, x.shape[-1])(x)
 
-    def projection(self, name: str, equation: str, d_model: int) -> Einsum:
-        """Builds a projection; one called `position_key` is like that of `key`."""
+    def projection(self, name: str, equation: str, d_model: int, head_dim: int = 0) -> Einsum:
+        """Builds a projection; one called `position_key` is like that of `key`.
+
+        A head_dim of 0 is the record's.
+        """
         cfg = self.cfg
         slot = name.removeprefix("position_")
         biased = "query" if name == "gate" else slot
         has_bias = biased in cfg.bias
-        sizes = {"D": d_model, "N": cfg.num_heads, "K": cfg.kv_heads, "H": cfg.head_width(d_model)}
+        head_dim = head_dim or cfg.head_width(d_model)
+        sizes = {"D": d_model, "N": cfg.num_heads, "K": cfg.kv_heads, "H": head_dim}
         # Mesh TensorFlow folds the missing 1 / sqrt(H) of the logits' scale (T5's is 1) into the
         # initial queries.
         gain = 1.0
         if slot == "query" and cfg.scale:
-            gain = sizes["H"] ** -0.5 / cfg.scale
+            gain = head_dim**-0.5 / cfg.scale
         return Einsum(
             equation,
             sizes,
-            has_bias,
-            cfg.initial,
-            self.execution,
-            slot == "out",
-            gain,
+            bias=has_bias,
+            initial=cfg.initial,
+            execution=self.execution,
+            residual=slot == "out",
+            gain=gain,
             name=name,
         )
 
@@ -396,23 +455,21 @@ class Attention(nn.Module):
             "value", "BSD,DKH->BSKH", x_BSD
         )
 
-    def _cross_keys(
-        self, context: Context, cache: LayerCache | None
-    ) -> tuple[jax.Array, jax.Array, LayerCache | None]:
+    def _cross_keys(self, context: Context, cache: LayerCache | None) -> Seen:
         if context.encoder_output_BSD is None:
             if cache is None or cache.cross_k_BKSH is None or cache.cross_v_BKSH is None:
                 raise ConfigError(
                     "encoder_output_BSD=None: cross-attention needs the encoder's output, or a"
                     " cache that has read it."
                 )
-            return (
-                kv_cache.heads_first(cache.cross_k_BKSH),
-                kv_cache.heads_first(cache.cross_v_BKSH),
-                cache,
-            )
+            k_BSKH = kv_cache.heads_first(cache.cross_k_BKSH)
+            v_BSKH = kv_cache.heads_first(cache.cross_v_BKSH)
+            return Seen(cache, k_BSKH, v_BSKH)
         k_BSKH, v_BSKH = self._keys(context.encoder_output_BSD)
-        k_BKSH, v_BKSH = map(kv_cache.heads_first, (k_BSKH, v_BSKH))
-        return k_BSKH, v_BSKH, cache and cache.replace(cross_k_BKSH=k_BKSH, cross_v_BKSH=v_BKSH)
+        if cache is not None:
+            k_BKSH, v_BKSH = map(kv_cache.heads_first, (k_BSKH, v_BSKH))
+            cache = cache.replace(cross_k_BKSH=k_BKSH, cross_v_BKSH=v_BKSH)
+        return Seen(cache, k_BSKH, v_BSKH)
 
     def _phase(self, context: Context, cache: LayerCache | None, x_BTD: jax.Array) -> Phase | None:
         encoding = self.cfg.position
@@ -508,7 +565,7 @@ def or_arange(index: jax.Array | None, x_BT: jax.Array) -> jax.Array:
     return arange(x_BT) if index is None else index
 
 
-def materialize_mask_and_bias(
+def share_mask_and_bias(
     cfg: AttentionConfig, context: Context, x_BTD: jax.Array, execution: Execution, *, causal: bool
 ) -> Context:
     """Builds the mask and the bias as arrays once for all layers.
@@ -529,7 +586,7 @@ def materialize_mask_and_bias(
     index_T = arange(x_BTD)
     if isinstance(context.mask, masks.Mask):
         check_mask(context.mask, x_BTD.shape[0], length, length)
-        context = context.replace(mask=masks.materialize(context.mask, length))
+        context = context.replace(mask=masks.evaluate_once(context.mask, length))
     if "bias" in hooks(cfg.position) and not cfg.position.per_layer:
         assert context.tables is not None, "set by `prepare`"
         bias = bias_over_slots(

@@ -1,23 +1,21 @@
 """Attention of blocks of tokens to their neighbors and to both ends of the row (BigBird)."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import ConfigError, Execution, rules
+from flaxformer_lite.config.parts import StackCall
 from flaxformer_lite.nn.functions import block_local, kernels
-from flaxformer_lite.nn.functions.masks import Mask
-from flaxformer_lite.nn.functions.sharding import sharding_of
 from flaxformer_lite.nn.mixers.attention import Attention, AttentionVariantConfig
-from flaxformer_lite.nn.modules.cache import LayerCache, LayerOutput
-from flaxformer_lite.nn.modules.context import Context, with_options
-from flaxformer_lite.nn.modules.documents import documents_of
-from flaxformer_lite.nn.positions.encoding import Tables, hooks
+from flaxformer_lite.nn.modules.cache import LayerCache
+from flaxformer_lite.nn.modules.context import Context
+from flaxformer_lite.nn.modules.documents import documents_of, refuse_split_sequences
+from flaxformer_lite.nn.positions.encoding import hooks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,17 +67,11 @@ class BlockSparseConfig(AttentionVariantConfig):
         return BlockSparse(self.attention, execution, causal, record=self, name=name)
 
     def prepare(
-        self,
-        context: Context,
-        x_BTD: jax.Array,
-        execution: Execution,
-        *,
-        causal: bool,
-        tables: Callable[..., Tables],
+        self, context: Context, x_BTD: jax.Array, execution: Execution, **options: Unpack[StackCall]
     ) -> Context:
         """Computes phases and, for short rows, what plain attention shares."""
         if self.is_plain(x_BTD.shape[1]):
-            return self.attention.prepare(context, x_BTD, execution, causal=causal, tables=tables)
+            return super().prepare(context, x_BTD, execution, **options)
         return self.attention.with_phase(context, x_BTD)
 
 
@@ -93,45 +85,29 @@ class BlockSparse(Attention):
     record: BlockSparseConfig = BlockSparseConfig()
 
     @nn.compact
-    def __call__(
-        self,
-        x_BTD: jax.Array,
-        context: Context | None = None,
-        cache: LayerCache | None = None,
-        *,
-        mask: Mask | jax.Array | None = None,
-        position_ids: jax.Array | None = None,
-    ) -> LayerOutput:
-        """Returns y [B, T, D], or (y, cache) if a cache was passed."""
+    def forward(
+        self, x_BTD: jax.Array, context: Context, cache: LayerCache | None
+    ) -> tuple[jax.Array, LayerCache | None]:
         record = self.record
-        run = self.execution
         length = x_BTD.shape[1]
         if record.is_plain(length):
-            return super().__call__(x_BTD, context, cache, mask=mask, position_ids=position_ids)
+            return super().forward(x_BTD, context, cache)
         if self.causal:
             raise ConfigError(
                 f"{length} tokens: mixer.name='block_sparse' looks both ways beyond"
                 f" {record.full_length}; shorten the rows, or use plain attention in a causal"
                 " model (mixer=None, in files attention_type=original_full)."
             )
-        count = sharding_of(run).num_shards("T").count
-        if count > 1:
-            raise ConfigError(
-                f"mesh.context={count}: splits the sequence, which mixer.name='block_sparse' reads"
-                " in blocks; set mesh.context=1 and a larger mesh.data."
-            )
-        context = with_options(context, x_BTD, cache, mask=mask, position_ids_BT=position_ids)
+        refuse_split_sequences(self.execution, "mixer.name='block_sparse' reads in blocks")
         documents = documents_of(context, x_BTD, mixer="block_sparse", packs=False)
-        q_BTNH = self.project("query", "BTD,DNH->BTNH", x_BTD)
-        q_BTNH, k_BTKH, v_BTKH = self._turned(
-            q_BTNH, *self._keys(x_BTD), self._phase(context, None, x_BTD)
+        heads = self.project_heads(x_BTD, x_BTD, context, None)
+        out_BTNH = self.attend_in_blocks(
+            *heads,
+            documents.kept_BT,
+            self.scale_of(heads[0]),
+            self.weight_dropout(),
         )
-        dropout = None
-        if "attention" in run.dropout_at and run.dropout and self.has_rng("dropout"):
-            dropout = block_local.WeightDropout(self.make_rng("dropout"), run.dropout)
-        scale = q_BTNH.shape[-1] ** -0.5 if self.cfg.scale is None else self.cfg.scale
-        out_BTNH = self.attend_in_blocks(q_BTNH, k_BTKH, v_BTKH, documents.kept_BT, scale, dropout)
-        return self.project("out", "BTNH,NHD->BTD", out_BTNH, width=x_BTD.shape[-1])
+        return self.project_out(out_BTNH, x_BTD), cache
 
     @nn.nowrap
     def attend_in_blocks(

@@ -10,9 +10,8 @@ import jax.numpy as jnp
 
 from flaxformer_lite.config import ConfigError, Execution, InitConfig, choices, parts, rules
 from flaxformer_lite.nn.functions.activations import ACTIVATIONS
-from flaxformer_lite.nn.functions.masks import Mask
 from flaxformer_lite.nn.modules.cache import MixerCache
-from flaxformer_lite.nn.modules.context import Context, with_options
+from flaxformer_lite.nn.modules.context import Context, ContextLayer
 from flaxformer_lite.nn.modules.documents import DocumentReader, with_documents
 from flaxformer_lite.nn.modules.dropout import Dropout
 from flaxformer_lite.nn.modules.einsum import initializer
@@ -57,7 +56,7 @@ class ConvolutionConfig(DocumentReader):
         return Convolution(self, execution, name=name)
 
 
-class Convolution(nn.Module):
+class Convolution(ContextLayer):
     """y_t = activation(sum_o W_o x_(t+o) + b), where x is zero beyond a document and at padding.
 
     Reference: He et al. 2021, the published code of DeBERTa-v2 (`ConvLayer`).
@@ -67,16 +66,9 @@ class Convolution(nn.Module):
     execution: Execution = Execution()
 
     @nn.compact
-    def __call__(
-        self,
-        x_BTD: jax.Array,
-        context: Context | None = None,
-        cache: MixerCache | None = None,
-        *,
-        mask: Mask | jax.Array | None = None,
-    ) -> jax.Array:
-        """Returns y [B, T, D]."""
-        context = with_options(context, x_BTD, cache, mask=mask)
+    def forward(
+        self, x_BTD: jax.Array, context: Context, cache: MixerCache | None
+    ) -> tuple[jax.Array, None]:
         if not context.prepared:
             context = with_documents(context, x_BTD, causal=False)
         cfg = self.cfg
@@ -104,4 +96,5 @@ class Convolution(nn.Module):
             weight_DD = filters[:, :, offset].astype(x_BTD.dtype)
             y_BTD += jnp.einsum("BTI,OI->BTO", near_BTD, weight_DD)
         y_BTD += bias_D.astype(x_BTD.dtype)[None, None]
-        return ACTIVATIONS[cfg.activation](Dropout("branch", self.execution)(y_BTD))
+        y_BTD = Dropout("branch", self.execution)(y_BTD)
+        return ACTIVATIONS[cfg.activation](y_BTD), None

@@ -5,9 +5,8 @@ section 3.1 (arXiv:2006.03654).
 """
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import flax.linen as nn
 import jax
@@ -15,22 +14,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.config import ConfigError, Execution, parts, rules
-from flaxformer_lite.nn.attentions.arguments import Arguments, Bias, check_mask
+from flaxformer_lite.config.parts import StackCall
+from flaxformer_lite.nn.attentions.arguments import Bias
 from flaxformer_lite.nn.attentions.dispatch import WHOLE
 from flaxformer_lite.nn.attentions.mask_structure import structure_of
-from flaxformer_lite.nn.functions.checkpoint_names import OUT, QKV, named
 from flaxformer_lite.nn.functions.masks import Mask
 from flaxformer_lite.nn.functions.norms import layer_norm
 from flaxformer_lite.nn.functions.sharding import ActivationSharding, sharding_of
-from flaxformer_lite.nn.functions.tpu_tuning import materialize
+from flaxformer_lite.nn.functions.tuning import gathers_scores
 from flaxformer_lite.nn.mixers.attention import Attention, AttentionVariantConfig, or_arange
-from flaxformer_lite.nn.modules import kv_cache
-from flaxformer_lite.nn.modules.cache import LayerCache, LayerOutput
-from flaxformer_lite.nn.modules.context import Context, with_options
-from flaxformer_lite.nn.modules.dropout import Dropout, dropout_of_weights
+from flaxformer_lite.nn.modules.cache import LayerCache
+from flaxformer_lite.nn.modules.context import Context, PositionTables
+from flaxformer_lite.nn.modules.dropout import Dropout
 from flaxformer_lite.nn.modules.einsum import Einsum
-from flaxformer_lite.nn.modules.position_tables import PositionTables
-from flaxformer_lite.nn.positions.encoding import Encoding, Table, Tables, hooks
+from flaxformer_lite.nn.positions.encoding import Encoding, Table, hooks
 
 TERMS = ("c2p", "p2c")
 DENSE = ("dense", "chunked_causal")  # implementations that hold all T x S weights
@@ -146,17 +143,11 @@ class DisentangledConfig(AttentionVariantConfig):
         return self.attention.bias
 
     def prepare(
-        self,
-        context: Context,
-        x_BTD: jax.Array,
-        execution: Execution,
-        *,
-        causal: bool,
-        tables: Callable[..., Tables],
+        self, context: Context, x_BTD: jax.Array, execution: Execution, **options: Unpack[StackCall]
     ) -> Context:
-        context = with_padding(context)
-        context = self.attention.prepare(context, x_BTD, execution, causal=causal, tables=tables)
-        return context.replace(tables=tables(self.table, **self.table_sizes(x_BTD.shape[-1])))
+        context = super().prepare(with_padding(context), x_BTD, execution, **options)
+        sizes = self.table_sizes(x_BTD.shape[-1])
+        return context.replace(tables=options["tables"](self.table, **sizes))
 
 
 PROJECTIONS = {"position_key": "c2p", "position_query": "p2c"}
@@ -180,43 +171,23 @@ class Disentangled(Attention):
     record: DisentangledConfig = DisentangledConfig()
 
     @nn.compact
-    def __call__(
-        self,
-        x_BTD: jax.Array,
-        context: Context | None = None,
-        cache: LayerCache | None = None,
-        *,
-        mask: Mask | jax.Array | None = None,
-        position_ids: jax.Array | None = None,
-    ) -> LayerOutput:
-        """Returns y [B, T, D], or (y, cache) if a cache was passed."""
-        context = with_options(context, x_BTD, cache, mask=mask, position_ids_BT=position_ids)
+    def forward(
+        self, x_BTD: jax.Array, context: Context, cache: LayerCache | None
+    ) -> tuple[jax.Array, LayerCache | None]:
         if not context.prepared:
             context = with_padding(context)
-        has_cache = cache is not None
-        sharding = sharding_of(self.execution)
         x_BTD = self._check_cache(x_BTD, context, cache)
         query = self.projection("query", "BTD,DNH->BTNH", x_BTD.shape[-1])
         key = self.projection("key", "BSD,DKH->BSKH", x_BTD.shape[-1])
         q_BTNH = query(x_BTD)
-        k_BSNH = key(x_BTD)
-        v_BSNH = self.project("value", "BSD,DKH->BSKH", x_BTD)
-        q_index = None
-        k_index = None
-        if cache is not None:
-            grown = kv_cache.extend(cache, k_BSNH, v_BSNH, context.index, first=context.first)
-            cache, k_BSNH, v_BSNH, q_index, k_index = grown
-        T = q_BTNH.shape[1]
-        S = k_BSNH.shape[1]
-        check_mask(context.mask, x_BTD.shape[0], T, S, q_index, k_index)
-        q_slots_T = or_arange(q_index, q_BTNH)
-        k_slots_S = or_arange(k_index, k_BSNH)
-        q_BTNH = sharding.constrain(q_BTNH, "BTNH")
-        k_BSNH = sharding.constrain(k_BSNH, "BTNH")
-        v_BSNH = sharding.constrain(v_BSNH, "BTNH")
-        q_BTNH, k_BSNH, v_BSNH = named(QKV, q_BTNH, k_BSNH, v_BSNH)
+        k_BTNH = key(x_BTD)
+        v_BTNH = self.project("value", "BSD,DKH->BSKH", x_BTD)
+        seen = self.extend(cache, k_BTNH, v_BTNH, context)
+        q_BTNH, k_BSNH, v_BSNH = self.place_heads(q_BTNH, seen.k_BSKH, seen.v_BSKH)
         keys_RNH, queries_RNH = self._project_table(context, x_BTD, query, key)
-        scale = self.scale_of(x_BTD.shape[-1])
+        scale = self.scale_of(q_BTNH)
+        q_slots_T = or_arange(seen.q_index, q_BTNH)
+        k_slots_S = or_arange(seen.k_index, k_BSNH)
         q_places_BT = q_slots_T[None]
         k_places_BS = k_slots_S[None]
         if context.columns_BS is not None:  # padding may stand between tokens
@@ -226,37 +197,25 @@ class Disentangled(Attention):
             k_BSNH, keys_RNH, queries_RNH, q_places_BT, k_places_BS, self.record, scale
         )
         bias: Bias | jax.Array = scores
-        all_rows = not has_cache and context.columns_BS is None
-        if all_rows and holds_weights(self.execution.attention, T, S, sharding):
-            bias = scores.of_all_rows(q_BTNH, gathers=sharding.platform == "cpu")
-        dropout_rate, dropout_key = dropout_of_weights(self, self.execution)
-        args = Arguments(
-            mask=self._mask(context, q_slots_T, k_slots_S),
-            bias=bias,
-            scale=scale,
-            q_index=q_index,
-            k_index=k_index,
-            sharding=sharding,
-            dropout_rate=dropout_rate,
-            dropout_key=dropout_key,
-        )
+        sharding = sharding_of(self.execution)
+        all_rows = cache is None and context.columns_BS is None
+        lengths = q_BTNH.shape[1], k_BSNH.shape[1]
+        if all_rows and holds_weights(self.execution.attention, *lengths, sharding):
+            bias = scores.of_all_rows(q_BTNH, gathers=gathers_scores(sharding))
+        args = self.self_arguments(context, x_BTD, seen, scale=scale, bias=bias)
         out_BTNH = self.attend(q_BTNH, k_BSNH, v_BSNH, args)
         packed = context.starts_BT is not None
-        if context.keep_BT is not None and not (packed or has_cache or self.causal):
+        if context.keep_BT is not None and not (packed or cache is not None or self.causal):
             mean_B1NH = v_BSNH.mean(axis=1, keepdims=True)
             out_BTNH = jnp.where(context.keep_BT[:, :, None, None], out_BTNH, mean_B1NH)
-        out_BTNH = sharding.constrain(out_BTNH, "BTNH")
-        out_BTNH = materialize(out_BTNH, sharding)
-        y_BTD = named(OUT, self.project("out", "BTNH,NHD->BTD", out_BTNH, width=x_BTD.shape[-1]))
-        if has_cache:
-            return y_BTD, cache
-        return y_BTD
+        return self.project_out(out_BTNH, x_BTD), seen.cache
 
-    def scale_of(self, d_model: int) -> float:
+    @nn.nowrap
+    def scale_of(self, q_BTNH: jax.Array) -> float:
         """Returns 1 / sqrt(H (1 + terms)), or the factor that the config sets."""
         if self.cfg.scale is not None:
             return self.cfg.scale
-        return (self.cfg.head_width(d_model) * (1 + len(self.record.terms))) ** -0.5
+        return (q_BTNH.shape[-1] * (1 + len(self.record.terms))) ** -0.5
 
     def _project_table(
         self, context: Context, x_BTD: jax.Array, query: Einsum, key: Einsum
@@ -345,10 +304,8 @@ class PositionScores:
 
         Args:
           q_BTNH: the queries.
-          gathers: whether scores are gathered from those with all rows of the table; on a CPU that
-            takes 0.4 to 0.6 of the time, with its gradient, for 64 to 512 tokens. Else rows of
-            scores over all distances are shifted into place (Dai et al. 2019, appendix B), a copy
-            instead of a gather forward and a scatter backward.
+          gathers: whether scores are gathered from those with all rows of the table. Else rows of
+            scores over all distances are shifted into place (Dai et al. 2019, appendix B).
         """
         T = q_BTNH.shape[1]
         S = self.k_BSNH.shape[1]

@@ -1,32 +1,22 @@
 """Gated DeltaNet: a recurrent layer whose state is a matrix of keys and values."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar, Self
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from flaxformer_lite.config import (
-    ConfigError,
-    Execution,
-    InitConfig,
-    NormConfig,
-    OneOf,
-    choices,
-    parts,
-    rules,
-)
+from flaxformer_lite.config import ConfigError, Execution, NormConfig, OneOf, choices, parts, rules
 from flaxformer_lite.nn.functions.activations import ACTIVATIONS
 from flaxformer_lite.nn.functions.delta_rule import causal_convolution, gated_delta_rule
-from flaxformer_lite.nn.functions.masks import Mask
 from flaxformer_lite.nn.mixers.recurrent import begin, finish
 from flaxformer_lite.nn.modules import cache as caches
-from flaxformer_lite.nn.modules.cache import LayerOutput, StateCache
-from flaxformer_lite.nn.modules.context import Context, with_options
-from flaxformer_lite.nn.modules.documents import DocumentReader
+from flaxformer_lite.nn.modules.cache import StateCache
+from flaxformer_lite.nn.modules.context import Context, ContextLayer
+from flaxformer_lite.nn.modules.documents import StateReader
 from flaxformer_lite.nn.modules.einsum import Einsum
 from flaxformer_lite.nn.modules.norms import Norm
 
@@ -36,7 +26,7 @@ SLOWEST = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
-class GatedDeltaConfig(DocumentReader):
+class GatedDeltaConfig(StateReader):
     """The record of a GatedDelta layer; its defaults are those of Qwen3-Next.
 
     Attributes:
@@ -46,7 +36,6 @@ class GatedDeltaConfig(DocumentReader):
       taps: tokens that the convolution of queries, keys and values sums.
       activation: after the convolution.
       norm_eps: added to the mean square of an output head.
-      initial: initialization of the projections; in a model, the model's.
 
     Reference: Yang, Kautz, Hatamizadeh 2024, "Gated Delta Networks: Improving Mamba2 with Delta
     Rule" (arXiv:2412.06464).
@@ -61,7 +50,6 @@ class GatedDeltaConfig(DocumentReader):
     taps: rules.Size = 4
     activation: Annotated[str, OneOf(choices.ACTIVATIONS)] = "silu"
     norm_eps: rules.NotNegative = 1e-6
-    initial: InitConfig = field(default_factory=InitConfig, metadata={"internal": True})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -81,15 +69,6 @@ class GatedDeltaConfig(DocumentReader):
         """Numbers in the convolution's last inputs, and in the matrices."""
         matrix = self.value_heads * self.key_dim * self.value_dim
         return (self.taps - 1) * self.channels, matrix
-
-    def for_model(self, standard: parts.Part) -> Self:
-        window = getattr(standard, "window", 0)
-        if window:
-            raise ConfigError(
-                f"windows, {window} in a layer with mixer.name='gated_delta': a recurrent layer"
-                " reads all that comes before; give it window=0."
-            )
-        return replace(self, initial=getattr(standard, "initial", self.initial))
 
     def module(self, execution: Execution, *, causal: bool, name: str | None = None) -> nn.Module:
         if not causal:
@@ -111,7 +90,7 @@ class GatedDeltaConfig(DocumentReader):
         return caches.empty_state(self.states, batch, length, jnp.float32)
 
 
-class GatedDelta(nn.Module):
+class GatedDelta(ContextLayer):
     """y = W (norm(o) silu(z)), where o is what the gated delta rule reads for each token.
 
     Queries, keys and values pass a causal convolution over a few tokens; queries and keys then have
@@ -129,17 +108,10 @@ class GatedDelta(nn.Module):
     rule: ClassVar[Callable[..., tuple[jax.Array, jax.Array]]] = staticmethod(gated_delta_rule)
 
     @nn.compact
-    def __call__(
-        self,
-        x_BTD: jax.Array,
-        context: Context | None = None,
-        cache: StateCache | None = None,
-        *,
-        mask: Mask | jax.Array | None = None,
-    ) -> LayerOutput:
-        """Returns y [B, T, D], or (y, cache) if a cache was passed."""
+    def forward(
+        self, x_BTD: jax.Array, context: Context, cache: StateCache | None
+    ) -> tuple[jax.Array, StateCache | None]:
         cfg = self.cfg
-        context = with_options(context, x_BTD, cache, mask=mask)
         x_BTD, context, (last_BU, matrix_BU) = begin(
             cfg, self.execution, x_BTD, context, cache, cfg.states, causal=True
         )

@@ -1,7 +1,6 @@
 """Attention with keys and values projected from a latent vector per token (DeepSeek's MLA)."""
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,27 +11,22 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from flaxformer_lite.config import ConfigError, Execution, NormConfig, parts, rules
-from flaxformer_lite.nn.attentions.arguments import Arguments, check_mask
-from flaxformer_lite.nn.functions.checkpoint_names import OUT, QKV, named
-from flaxformer_lite.nn.functions.masks import Mask
+from flaxformer_lite.nn.attentions.arguments import Arguments
 from flaxformer_lite.nn.functions.rotary import Phase, rotate
-from flaxformer_lite.nn.functions.sharding import adapter_of, sharding_of
-from flaxformer_lite.nn.functions.tpu_tuning import materialize
+from flaxformer_lite.nn.functions.sharding import adapter_of
 from flaxformer_lite.nn.mixers.attention import (
     OUT_BIAS,
     OUT_WEIGHT,
     Attention,
     AttentionConfig,
     AttentionVariantConfig,
-    or_arange,
 )
-from flaxformer_lite.nn.modules import cache as caches, kv_cache
-from flaxformer_lite.nn.modules.cache import LayerCache, LayerOutput
-from flaxformer_lite.nn.modules.context import Context, with_options
-from flaxformer_lite.nn.modules.dropout import dropout_of_weights
+from flaxformer_lite.nn.modules import cache as caches
+from flaxformer_lite.nn.modules.cache import LayerCache
+from flaxformer_lite.nn.modules.context import Context
 from flaxformer_lite.nn.modules.einsum import Einsum
 from flaxformer_lite.nn.modules.norms import Norm
-from flaxformer_lite.nn.positions.encoding import Tables, hooks
+from flaxformer_lite.nn.positions.encoding import hooks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +78,7 @@ class LatentAttentionConfig(AttentionVariantConfig):
                 )
 
     @property
-    def standard(self) -> AttentionConfig:
+    def plain(self) -> AttentionConfig:
         """The record of its heads, as wide as the part that turns."""
         return dataclasses.replace(self.attention, head_dim=self.rotary_dim)
 
@@ -93,11 +87,8 @@ class LatentAttentionConfig(AttentionVariantConfig):
         """Width of a head's queries and keys."""
         return self.content_dim + self.rotary_dim
 
-    def table_sizes(self, d_model: int) -> parts.TableSizes:
-        return self.standard.table_sizes(d_model)
-
     def module(self, execution: Execution, *, causal: bool, name: str | None = None) -> nn.Module:
-        return LatentAttention(self.standard, execution, causal, latent=self, name=name)
+        return LatentAttention(self.plain, execution, causal, latent=self, name=name)
 
     def partition_rules(self) -> parts.PartitionRules:
         bias = self.attention.bias
@@ -132,17 +123,6 @@ class LatentAttentionConfig(AttentionVariantConfig):
             value_dim=self.kv_rank,
         )
 
-    def prepare(
-        self,
-        context: Context,
-        x_BTD: jax.Array,
-        execution: Execution,
-        *,
-        causal: bool,
-        tables: Callable[..., Tables],
-    ) -> Context:
-        return self.standard.prepare(context, x_BTD, execution, causal=causal, tables=tables)
-
 
 class LatentAttention(Attention):
     """Attention to keys and values that are made of a latent vector c of each token.
@@ -163,17 +143,9 @@ class LatentAttention(Attention):
     latent: LatentAttentionConfig = LatentAttentionConfig()
 
     @nn.compact
-    def __call__(
-        self,
-        x_BTD: jax.Array,
-        context: Context | None = None,
-        cache: LayerCache | None = None,
-        *,
-        mask: Mask | jax.Array | None = None,
-        position_ids: jax.Array | None = None,
-    ) -> LayerOutput:
-        """Returns y [B, T, D], or (y, cache) if a cache was passed."""
-        context = with_options(context, x_BTD, cache, mask=mask, position_ids_BT=position_ids)
+    def forward(
+        self, x_BTD: jax.Array, context: Context, cache: LayerCache | None
+    ) -> tuple[jax.Array, LayerCache | None]:
         x_BTD = self._check_cache(x_BTD, context, cache)
         phase = self._phase(context, cache, x_BTD)
         content_BTNH, turning_BTNH = self._queries(x_BTD, phase)
@@ -183,16 +155,10 @@ class LatentAttention(Attention):
         c_BSE = self._latent_norm("latent_norm", c_BSE)
         key = self._up("key", self.latent.content_dim)
         value = self._up("value", self.latent.value_dim)
-        kept = cache
-        q_index = k_index = None
-        if kept is not None:
-            caches.check_window(kept, self.cfg.window)
-            grown = kv_cache.extend(
-                kept, turning_BS1H, c_BSE[:, :, None], context.index, first=context.first
-            )
-            kept, turning_BS1H, c_BS1E, q_index, k_index = grown
-            c_BSE = c_BS1E[:, :, 0]
-        args = self._arguments(context, x_BTD, c_BSE, q_index, k_index)
+        seen = self.extend(cache, turning_BS1H, c_BSE[:, :, None], context)
+        turning_BS1H = seen.k_BSKH
+        c_BSE = seen.v_BSKH[:, :, 0]
+        args = self.self_arguments(context, x_BTD, seen, scale=self.scale_of(content_BTNH))
         matrices = None
         if cache is not None and not context.first:
             matrices = self._matrices(c_BSE.dtype)
@@ -201,29 +167,16 @@ class LatentAttention(Attention):
             turning_BSNH = jnp.broadcast_to(
                 turning_BS1H, (*k_BSNH.shape[:3], turning_BS1H.shape[-1])
             )
-            out_BTNH = self._attend_heads(
+            heads = self.place_heads(
                 jnp.concatenate([content_BTNH, turning_BTNH], axis=-1),
                 jnp.concatenate([k_BSNH, turning_BSNH], axis=-1),
                 value(c_BSE),
-                args,
             )
+            out_BTNH = self.attend(*heads, args)
         else:
             q = content_BTNH, turning_BTNH
             out_BTNH = self._attend_latents(q, c_BSE, turning_BS1H, matrices, args)
-        out_BTNH = materialize(out_BTNH, args.sharding)
-        out = Einsum(
-            "BTNH,NHD->BTD",
-            self._sizes(H=self.latent.value_dim, D=x_BTD.shape[-1]),
-            "out" in self.cfg.bias,
-            self.cfg.initial,
-            self.execution,
-            True,
-            name="out",
-        )
-        y_BTD = named(OUT, out(out_BTNH))
-        if cache is None:
-            return y_BTD
-        return y_BTD, kept
+        return self.project_out(out_BTNH, x_BTD), seen.cache
 
     def _queries(self, x_BTD: jax.Array, phase: Phase | None) -> tuple[jax.Array, jax.Array]:
         """Returns the two parts of all heads, the second one turned."""
@@ -277,44 +230,11 @@ class LatentAttention(Attention):
     def _sizes(self, **others: int) -> dict[str, int]:
         return {"N": self.cfg.num_heads, **others}
 
-    @property
-    def _scale(self) -> float:
-        return self.latent.head_dim**-0.5 if self.cfg.scale is None else self.cfg.scale
-
-    def _arguments(
-        self,
-        context: Context,
-        x_BTD: jax.Array,
-        c_BSE: jax.Array,
-        q_index: jax.Array | None,
-        k_index: jax.Array | None,
-    ) -> Arguments:
-        run = self.execution
-        batch, rows, _ = x_BTD.shape
-        check_mask(context.mask, batch, rows, c_BSE.shape[1], q_index, k_index)
-        q_index_T = or_arange(q_index, x_BTD)
-        k_index_S = or_arange(k_index, c_BSE)
-        dropout_rate, dropout_key = dropout_of_weights(self, run)
-        return Arguments(
-            mask=self._mask(context, q_index_T, k_index_S),
-            scale=self._scale,
-            q_index=q_index,
-            k_index=k_index,
-            sharding=sharding_of(run),
-            dropout_rate=dropout_rate,
-            dropout_key=dropout_key,
-        )
-
-    def _attend_heads(
-        self, q_BTNH: jax.Array, k_BSNH: jax.Array, v_BSNH: jax.Array, args: Arguments
-    ) -> jax.Array:
-        """Attends to the keys and values of each head."""
-        constrain = args.sharding.constrain
-        q_BTNH = constrain(q_BTNH, "BTNH")
-        k_BSNH = constrain(k_BSNH, "BTNH")
-        v_BSNH = constrain(v_BSNH, "BTNH")
-        q_BTNH, k_BSNH, v_BSNH = named(QKV, q_BTNH, k_BSNH, v_BSNH)
-        return constrain(self.attend(q_BTNH, k_BSNH, v_BSNH, args), "BTNH")
+    @nn.nowrap
+    def scale_of(self, q_BTNH: jax.Array) -> float:
+        if self.cfg.scale is None:
+            return self.latent.head_dim**-0.5
+        return self.cfg.scale
 
     def _attend_latents(
         self,
@@ -329,7 +249,7 @@ class LatentAttention(Attention):
         key_ENH, value_ENH = matrices
         q_BTNE = jnp.einsum("BTNH,ENH->BTNE", content_BTNH, key_ENH)
         turning_BSH = turning_BS1H[:, :, 0]
-        by_position_BNTS = self._scale * jnp.einsum(
+        by_position_BNTS = self.scale_of(content_BTNH) * jnp.einsum(
             "BTNH,BSH->BNTS", turning_BTNH, turning_BSH, preferred_element_type=jnp.float32
         )
         args = dataclasses.replace(args, bias=by_position_BNTS)

@@ -2,23 +2,21 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Unpack
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import ConfigError, Execution, NormConfig, rules
+from flaxformer_lite.config.parts import StackCall
 from flaxformer_lite.nn.functions import block_local
-from flaxformer_lite.nn.functions.masks import Mask
-from flaxformer_lite.nn.functions.segments import positions_in_segments
-from flaxformer_lite.nn.functions.sharding import sharding_of
+from flaxformer_lite.nn.functions.embedding import positions_in_segments
 from flaxformer_lite.nn.mixers.attention import Attention, AttentionVariantConfig
 from flaxformer_lite.nn.modules.cache import LayerCache
-from flaxformer_lite.nn.modules.context import Context, with_options
-from flaxformer_lite.nn.modules.documents import Documents, documents_of
+from flaxformer_lite.nn.modules.context import Context, PositionTables
+from flaxformer_lite.nn.modules.documents import Documents, documents_of, refuse_split_sequences
 from flaxformer_lite.nn.modules.norms import Norm
-from flaxformer_lite.nn.modules.position_tables import PositionTables
 from flaxformer_lite.nn.positions.encoding import Tables, hooks
 
 GLOBAL = "global_position"  # the tables of positions of the sums, and their prefix in a Context
@@ -68,27 +66,15 @@ class LocalGlobalConfig(AttentionVariantConfig):
     def module(self, execution: Execution, *, causal: bool, name: str | None = None) -> nn.Module:
         if causal:
             return self.attention.module(execution, causal=True, name=name)
-        return LocalGlobal(
-            self.attention,
-            execution,
-            radius=self.radius,
-            global_block=self.global_block,
-            norm=NormConfig(kind="rms", eps=self.norm_eps),
-            name=name,
-        )
+        return LocalGlobal(self.attention, execution, record=self, name=name)
 
     def prepare(
-        self,
-        context: Context,
-        x_BTD: jax.Array,
-        execution: Execution,
-        *,
-        causal: bool,
-        tables: Callable[..., Tables],
+        self, context: Context, x_BTD: jax.Array, execution: Execution, **options: Unpack[StackCall]
     ) -> Context:
         """Declares the bias tables that all layers of a stack share."""
-        if causal:
-            return self.attention.prepare(context, x_BTD, execution, causal=True, tables=tables)
+        if options["causal"]:
+            return super().prepare(context, x_BTD, execution, **options)
+        tables = options["tables"]
         encoding = self.position
         sizes = self.table_sizes(x_BTD.shape[-1])
         context = self.attention.with_phase(context, x_BTD)
@@ -147,65 +133,48 @@ def sums_of(documents: Documents, size: int) -> Sums:
 
 
 class LocalGlobal(Attention):
-    """Attends to near tokens and, unless `global_block` is 0, to normed sums of tokens.
+    """Attends to near tokens and, unless their block is 0, to normed sums of tokens.
 
     The sums are keys and values, projected like tokens; they are made anew in each layer and are no
     queries. Scores take memory that does not grow with the length (nn/functions/block_local.py).
     """
 
-    radius: int = 127
-    global_block: int = 16
-    norm: NormConfig = NormConfig(kind="rms")
+    record: LocalGlobalConfig = LocalGlobalConfig()
 
     @nn.compact
-    def __call__(
-        self,
-        x_BTD: jax.Array,
-        context: Context | None = None,
-        cache: LayerCache | None = None,
-        *,
-        mask: Mask | jax.Array | None = None,
-        position_ids: jax.Array | None = None,
-    ) -> jax.Array:
-        """Returns y [B, T, D]."""
-        context = with_options(context, x_BTD, cache, mask=mask, position_ids_BT=position_ids)
+    def forward(
+        self, x_BTD: jax.Array, context: Context, cache: LayerCache | None
+    ) -> tuple[jax.Array, None]:
         if cache is not None:
             raise ConfigError("cache: an encoder's layer looks both ways; leave it out.")
-        count = sharding_of(self.execution).num_shards("T").count
-        if count > 1:
-            raise ConfigError(
-                f"mesh.context={count}: splits the sequence, which mixer.name='local_global' reads"
-                " in blocks; set mesh.context=1 and a larger mesh.data."
-            )
+        refuse_split_sequences(self.execution, "mixer.name='local_global' reads in blocks")
         documents = documents_of(context, x_BTD, mixer="local_global")
         length = x_BTD.shape[1]
         keys_BSD = x_BTD
         sums = None
-        if self.global_block:
+        if self.record.global_block:
             sums = self.sums_of(documents)
-            norm = Norm(self.norm, self.execution, name="global_norm")
+            cfg = NormConfig(kind="rms", eps=self.record.norm_eps)
+            norm = Norm(cfg, self.execution, name="global_norm")
             keys_BSD = jnp.concatenate([x_BTD, norm(self.add_up(x_BTD, sums))], axis=1)
-        q_BTNH = self.project("query", "BTD,DNH->BTNH", x_BTD)
-        q_BTNH, k_BSKH, v_BSKH = self._turned(
-            q_BTNH, *self._keys(keys_BSD), self._phase(context, None, x_BTD)
-        )
+        q_BTNH, k_BSKH, v_BSKH = self.project_heads(x_BTD, keys_BSD, context, None)
         logits = None
-        if self.global_block:
+        if self.record.global_block:
             logits = self._logits(self._tables(GLOBAL, context, x_BTD), k_BSKH.shape[1] - length)
         tables = self._tables("position", context, x_BTD)
         out_BTNH = self.attend_in_blocks(q_BTNH, k_BSKH, v_BSKH, documents, tables, logits, sums)
-        return self.project("out", "BTNH,NHD->BTD", out_BTNH, width=x_BTD.shape[-1])
+        return self.project_out(out_BTNH, x_BTD), None
 
     @nn.nowrap
     def sums_of(self, documents: Documents) -> Sums:
         """Assigns tokens to sums."""
-        return sums_of(documents, self.global_block)
+        return sums_of(documents, self.record.global_block)
 
     @nn.nowrap
     def add_up(self, x_BTD: jax.Array, sums: Sums) -> jax.Array:
         """Returns the sums [B, S, D], at least one, which a short row does not see."""
         batch, length, width = x_BTD.shape
-        count = max(1, length // self.global_block)
+        count = max(1, length // self.record.global_block)
         target_BT = jnp.where(sums.own_BT < 0, count, sums.own_BT)
         rows_B1 = jnp.arange(batch)[:, None]
         zeros_BSD = jnp.zeros((batch, count, width), jnp.float32)
@@ -231,16 +200,13 @@ class LocalGlobal(Attention):
           logits: the bias of sums, and which ones tokens see; None without sums.
           q_BTNH, documents, sums: queries, and the documents and sums of tokens.
         """
-        run = self.execution
-        dropout = None
-        if "attention" in run.dropout_at and run.dropout and self.has_rng("dropout"):
-            dropout = block_local.WeightDropout(self.make_rng("dropout"), run.dropout)
+        dropout = self.weight_dropout()
         length = q_BTNH.shape[1]
         ids_BT = jnp.where(documents.kept_BT, documents.ids_BT, 0)
         shared = None
         if logits is not None:
             shared = block_local.Shared(k_BSKH[:, length:], v_BSKH[:, length:], sums, logits)
-        block = self.radius + 1
+        block = self.record.radius + 1
         row_T = jnp.arange(block, 2 * block, dtype=jnp.int32)
         return block_local.attend_blocks(
             q_BTNH,
@@ -250,18 +216,12 @@ class LocalGlobal(Attention):
             ids_BT,
             block=block,
             bias_NTS=self.token_bias(tables, row_T, jnp.arange(3 * block, dtype=jnp.int32)),
-            radius=self.radius,
+            radius=self.record.radius,
             scale=self.scale_of(q_BTNH),
             softcap=self.cfg.softcap,
             shared=shared,
             dropout=dropout,
         )
-
-    @nn.nowrap
-    def scale_of(self, q_BTNH: jax.Array) -> float:
-        if self.cfg.scale is None:
-            return q_BTNH.shape[-1] ** -0.5
-        return self.cfg.scale
 
     def _tables(self, role: str, context: Context, x_BTD: jax.Array) -> Tables | None:
         """Returns the position tables for tokens or for sums, by `role`; None without a bias."""

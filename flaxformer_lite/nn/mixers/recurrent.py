@@ -5,8 +5,8 @@ In encoders it reads in both directions.
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from dataclasses import dataclass
+from typing import ClassVar
 
 import flax.linen as nn
 import jax
@@ -14,26 +14,24 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from flaxformer_lite.config import ConfigError, Execution, InitConfig, parts, rules
-from flaxformer_lite.nn.functions.masks import Mask
+from flaxformer_lite.config import ConfigError, Execution, parts, rules
 from flaxformer_lite.nn.functions.recurrent import RecurrentState, scan_cell
 from flaxformer_lite.nn.functions.sharding import sharding_of
 from flaxformer_lite.nn.modules import cache as caches
-from flaxformer_lite.nn.modules.cache import LayerOutput, StateCache
-from flaxformer_lite.nn.modules.context import Context, with_options
-from flaxformer_lite.nn.modules.documents import DocumentReader, with_documents
+from flaxformer_lite.nn.modules.cache import StateCache
+from flaxformer_lite.nn.modules.context import Context, ContextLayer
+from flaxformer_lite.nn.modules.documents import StateReader, refuse_split_sequences, with_documents
 from flaxformer_lite.nn.modules.einsum import Einsum
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecurrentConfig(DocumentReader):
+class RecurrentConfig(StateReader):
     """The record of a recurrent layer; a cell adds its class variables.
 
     Attributes:
       units: U, the numbers in a state; 0 is the model's width, and in an encoder half of it for
         each direction, so that the output is as wide as the model. Of another width, the output is
         projected back.
-      initial: initialization of the input's weights; in a model, the model's.
     """
 
     knows_order: ClassVar[bool] = True
@@ -43,16 +41,6 @@ class RecurrentConfig(DocumentReader):
     step: ClassVar[Callable[..., RecurrentState]]  # of nn/functions/recurrent.py
 
     units: rules.Count = 0
-    initial: InitConfig = field(default_factory=InitConfig, metadata={"internal": True})
-
-    def for_model(self, standard: parts.Part) -> Self:
-        window = getattr(standard, "window", 0)
-        if window:
-            raise ConfigError(
-                f"windows, {window} in a layer with mixer.name={self.name!r}: a recurrent layer"
-                " reads all that comes before; give it window=0."
-            )
-        return replace(self, initial=getattr(standard, "initial", self.initial))
 
     def width(self, d_model: int, *, causal: bool) -> int:
         """Returns U of one direction."""
@@ -85,7 +73,7 @@ class RecurrentConfig(DocumentReader):
         )
 
 
-class Recurrent(nn.Module):
+class Recurrent(ContextLayer):
     """Reads from left to right with a state or, in an encoder, in both directions.
 
     The outputs of both directions are concatenated.
@@ -101,19 +89,12 @@ class Recurrent(nn.Module):
     causal: bool = False  # whether to read from left to right only
 
     @nn.compact
-    def __call__(
-        self,
-        x_BTD: jax.Array,
-        context: Context | None = None,
-        cache: StateCache | None = None,
-        *,
-        mask: Mask | jax.Array | None = None,
-    ) -> LayerOutput:
-        """Returns y [B, T, D], or (y, cache) if a cache was passed."""
+    def forward(
+        self, x_BTD: jax.Array, context: Context, cache: StateCache | None
+    ) -> tuple[jax.Array, StateCache | None]:
         cfg = self.cfg
         run = self.execution
         d_model = x_BTD.shape[-1]
-        context = with_options(context, x_BTD, cache, mask=mask)
         units = cfg.width(d_model, causal=self.causal)
         x_BTD, context, state = begin(
             cfg, run, x_BTD, context, cache, [units] * cfg.states, causal=self.causal
@@ -203,12 +184,8 @@ def begin(
 
     The state is that of the cache or, without one and in slot 0, zeros of the given sizes.
     """
-    parts = sharding_of(execution).num_shards("T").count
-    if parts > 1:
-        raise ConfigError(
-            f"mesh.context={parts}: splits the sequence, which a recurrent layer ({cfg.name}) reads"
-            " token by token; set mesh.context=1 and a larger mesh.data."
-        )
+    reader = f"a recurrent layer ({cfg.name}) reads token by token"
+    refuse_split_sequences(execution, reader)
     if not context.prepared:
         if isinstance(cache, StateCache) and context.index is None and not context.first:
             context = context.replace(index=cache.length)  # a mask is then over all slots
@@ -240,10 +217,10 @@ def begin(
 
 def finish(
     y_BTD: jax.Array, context: Context, cache: StateCache | None, state: RecurrentState
-) -> LayerOutput:
-    """Returns the output or, with a cache, also the cache after it."""
+) -> tuple[jax.Array, StateCache | None]:
+    """Returns the output, and the cache after it; None without one."""
     if cache is None:
-        return y_BTD
+        return y_BTD, None
     start = caches.start_of(cache, context.index, first=context.first)
     return y_BTD, cache.replace(state=state, length=jnp.asarray(start + y_BTD.shape[1], jnp.int32))
 

@@ -23,8 +23,8 @@ from flaxformer_lite.nn.mixers.lstm import LstmConfig
 from flaxformer_lite.nn.mixers.recurrent import RecurrentConfig, begin, declare, finish, read_tokens
 from flaxformer_lite.nn.mixers.rnn import RnnConfig
 from flaxformer_lite.nn.modules import cache as caches
-from flaxformer_lite.nn.modules.cache import LayerOutput, StateCache
-from flaxformer_lite.nn.modules.context import Context, with_options
+from flaxformer_lite.nn.modules.cache import StateCache
+from flaxformer_lite.nn.modules.context import Context, ContextLayer
 from flaxformer_lite.nn.modules.einsum import Einsum, initializer
 
 CELLS: dict[str, type[RecurrentConfig]] = {"rnn": RnnConfig, "lstm": LstmConfig, "gru": GruConfig}
@@ -77,7 +77,7 @@ class RecurrentAttentionConfig(RecurrentConfig):
         )
 
 
-class RecurrentAttention(nn.Module):
+class RecurrentAttention(ContextLayer):
     """y_t = tanh(W [s_t; c_t]) with the state s_t of a recurrent cell.
 
     c_t is the weighted mean of the encoder's outputs.
@@ -96,19 +96,12 @@ class RecurrentAttention(nn.Module):
     execution: Execution = Execution()
 
     @nn.compact
-    def __call__(
-        self,
-        x_BTD: jax.Array,
-        context: Context | None = None,
-        cache: StateCache | None = None,
-        *,
-        mask: Mask | jax.Array | None = None,
-    ) -> LayerOutput:
-        """Returns y [B, T, D], or (y, cache) if a cache was passed."""
+    def forward(
+        self, x_BTD: jax.Array, context: Context, cache: StateCache | None
+    ) -> tuple[jax.Array, StateCache | None]:
         cfg = self.cfg
         run = self.execution
         width = x_BTD.shape[-1]
-        context = with_options(context, x_BTD, cache, mask=mask)
         units = cfg.width(width, causal=True)
         loops = cfg.query == "previous"
         sizes = [units] * cfg.inner.states + [width] * loops

@@ -3,24 +3,21 @@
 Norm slots that are not named do nothing.
 """
 
-from collections.abc import Callable
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import Execution, LayerConfig
-from flaxformer_lite.config.parts import FeedForwardConfig, MixerConfig
-from flaxformer_lite.nn.functions.masks import Mask
+from flaxformer_lite.config.parts import FeedForwardConfig, MixerConfig, Part
 from flaxformer_lite.nn.functions.sharding import sharding_of
-from flaxformer_lite.nn.functions.tpu_tuning import materialize
-from flaxformer_lite.nn.modules.cache import LayerOutput, MixerCache
-from flaxformer_lite.nn.modules.context import Context, with_options
+from flaxformer_lite.nn.functions.tuning import compute_gradient_once
+from flaxformer_lite.nn.modules.cache import MixerCache
+from flaxformer_lite.nn.modules.context import Context, ContextLayer
 from flaxformer_lite.nn.modules.dropout import Dropout
 from flaxformer_lite.nn.modules.norms import Norm
 
 
-class Block(nn.Module):
+class Block(ContextLayer):
     """A mixer, optional cross-attention, and a feed-forward, each with its norms and residual.
 
     y = out(x + branch(layer(in(x))))            post-norm, pre-norm or sandwich-norm by cfg.norm_at
@@ -37,80 +34,57 @@ class Block(nn.Module):
     causal: bool = False  # whether each token sees only itself and earlier ones
 
     @nn.compact
-    def __call__(
-        self,
-        x_BTD: jax.Array,
-        context: Context | None = None,
-        cache: MixerCache | None = None,
-        *,
-        mask: Mask | jax.Array | None = None,
-    ) -> LayerOutput:
-        """Returns y [B, T, D], or (y, cache) if a cache was passed."""
+    def forward(
+        self, x_BTD: jax.Array, context: Context, cache: MixerCache | None
+    ) -> tuple[jax.Array, MixerCache | None]:
         cfg = self.cfg
-        context = with_options(context, x_BTD, cache, mask=mask)
-        has_cache = cache is not None
-
-        def mixed(name: str, mixer: MixerConfig) -> Callable[[jax.Array], jax.Array]:
-            module = mixer.module(self.execution, causal=self.causal, name=name)
-
-            def apply(h_BTD: jax.Array) -> jax.Array:
-                nonlocal cache
-                if not has_cache:
-                    return module(h_BTD, context)
-                y_BTD, cache = module(h_BTD, context, cache)
-                return y_BTD
-
-            return apply
-
-        def fed(name: str, feed_forward: FeedForwardConfig) -> Callable[[jax.Array], jax.Array]:
-            module = feed_forward.module(self.execution, name=name)
-            if not feed_forward.reads_context:
-                return module
-            return lambda h_BTD: module(h_BTD, context)
-
-        apply: dict[str, Callable[[jax.Array], jax.Array]] = {}
+        if cfg.residual.startswith("parallel"):
+            return self._parallel(x_BTD, context, cache)
+        first_BTD = x_BTD
+        sharding = sharding_of(self.execution)
         for name, part in cfg.parts.items():
-            if isinstance(part, FeedForwardConfig):
-                apply[name] = fed(name, part)
-            elif isinstance(part, MixerConfig) and part is not cfg.beside:
-                apply[name] = mixed(name, part)
-        if cfg.beside is not None:
-            beside = cfg.beside.module(self.execution, causal=self.causal, name=cfg.beside.name)
-            first_BTD = x_BTD
-            apply[cfg.beside.name] = lambda _: beside(first_BTD, context)
-        if not cfg.residual.startswith("parallel"):
-            for name, layer in apply.items():
-                x_BTD = self._residual(name, x_BTD, layer)
-        else:
-            x_BTD = self._parallel(apply, x_BTD)
+            h_BTD = compute_gradient_once(self._norm(name, "in", x_BTD), sharding)
+            if part is cfg.beside:
+                y_BTD, _ = self._apply(name, part, first_BTD, context, None)
+            else:
+                y_BTD, cache = self._apply(name, part, h_BTD, context, cache)
+            y_BTD = self._drop(name, self._scaled(self._norm(name, "branch", y_BTD)))
+            if cfg.residual != "none":
+                y_BTD = x_BTD + y_BTD
+            x_BTD = self._norm(name, "out", sharding.constrain(y_BTD, "BTD"))
         if cfg.beside is not None and context.keep_BT is not None:
             x_BTD = jnp.where(context.keep_BT[..., None], x_BTD, 0)
-        if has_cache:
-            return x_BTD, cache
-        return x_BTD
-
-    def _residual(
-        self, part: str, x_BTD: jax.Array, apply: Callable[[jax.Array], jax.Array]
-    ) -> jax.Array:
-        h_BTD = materialize(self._norm(part, "in", x_BTD), sharding_of(self.execution), value=False)
-        y_BTD = self._drop(part, self._scaled(self._norm(part, "branch", apply(h_BTD))))
-        if self.cfg.residual != "none":
-            y_BTD = x_BTD + y_BTD
-        return self._norm(part, "out", sharding_of(self.execution).constrain(y_BTD, "BTD"))
+        return x_BTD, cache
 
     def _parallel(
-        self, apply: dict[str, Callable[[jax.Array], jax.Array]], x_BTD: jax.Array
-    ) -> jax.Array:
-        (mixer, mix), (fed, feed) = apply.items()
+        self, x_BTD: jax.Array, context: Context, cache: MixerCache | None
+    ) -> tuple[jax.Array, MixerCache | None]:
+        (mixer, mixing), (fed, feeding) = self.cfg.parts.items()
         h_BTD = self._norm(mixer, "in", x_BTD)
-        mixed_BTD = mix(h_BTD)
+        mixed_BTD, cache = self._apply(mixer, mixing, h_BTD, context, cache)
         if self.cfg.residual != "parallel_shared":
             h_BTD = self._norm(fed, "in", x_BTD)
-        fed_BTD = feed(h_BTD)
+        fed_BTD, _ = self._apply(fed, feeding, h_BTD, context, None)
         mixed_BTD = self._drop(mixer, self._scaled(mixed_BTD))
         fed_BTD = self._drop(fed, self._scaled(fed_BTD))
         x_BTD = x_BTD + mixed_BTD + fed_BTD
-        return sharding_of(self.execution).constrain(x_BTD, "BTD")
+        return sharding_of(self.execution).constrain(x_BTD, "BTD"), cache
+
+    def _apply(
+        self, name: str, part: Part, h_BTD: jax.Array, context: Context, cache: MixerCache | None
+    ) -> tuple[jax.Array, MixerCache | None]:
+        """Computes a mixer or a feed-forward, and the cache after it."""
+        if isinstance(part, FeedForwardConfig):
+            module = part.module(self.execution, name=name)
+            if part.reads_context:
+                return module(h_BTD, context), cache
+            return module(h_BTD), cache
+        assert isinstance(part, MixerConfig), "a part of a layer is one or the other"
+        module = part.module(self.execution, causal=self.causal, name=name)
+        if cache is None:
+            return module(h_BTD, context), None
+        y_BTD, cache = module(h_BTD, context, cache)
+        return y_BTD, cache
 
     def _norm(self, part: str, slot: str, x_BTD: jax.Array) -> jax.Array:
         if not self.cfg.has_norm(part, slot):

@@ -3,19 +3,21 @@
 It is computed once per stack and passed down with the residual stream.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import flax
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer_lite.config import ConfigError
+from flaxformer_lite.config import ConfigError, Execution, InitConfig
 from flaxformer_lite.nn.attentions.arguments import check_slots
 from flaxformer_lite.nn.functions.masks import Mask
 from flaxformer_lite.nn.functions.rotary import Phase
-from flaxformer_lite.nn.modules.cache import Cache, MixerCache, capacity_of
-from flaxformer_lite.nn.positions.encoding import Tables
+from flaxformer_lite.nn.modules.cache import Cache, LayerOutput, MixerCache, capacity_of
+from flaxformer_lite.nn.positions.encoding import Encoding, Table, Tables, hooks
 
 
 class Context(flax.struct.PyTreeNode):
@@ -89,6 +91,78 @@ def with_options(
     if context.position_ids_BT is not None:
         context = context.replace(position_ids_BT=_positions(context.position_ids_BT, x_BTD))
     return context
+
+
+class PositionTables(nn.Module):
+    """Declares the tables that one hook of an encoding reads.
+
+    The encoding itself is a pure function of them.
+
+    The sizes of the model determine those of the tables.
+    """
+
+    encoding: Encoding
+    hook: str  # the hook that reads the tables: `embed` or `bias`
+    d_model: int
+    num_heads: int
+    head_dim: int
+    max_length: int
+    initial: InitConfig = InitConfig()  # of tables that name no distribution of their own
+    execution: Execution = Execution()
+
+    @nn.compact
+    def __call__(self) -> dict[str, jax.Array]:
+        sizes = {
+            name: getattr(self, name) for name in ("d_model", "num_heads", "head_dim", "max_length")
+        }
+        dtype = jnp.dtype(self.execution.param_dtype)
+        first = next(iter(hooks(self.encoding)), "")
+        params = {}
+        for name, table in self.encoding.tables(**sizes).items():
+            if self.hook == (table.hook or first):
+                params[name] = self.param(name, self._initializer(table), table.shape, dtype)
+        return params
+
+    def _initializer(self, table: Table) -> Callable[..., jax.Array]:
+        if table.init == "zeros":
+            return nn.initializers.zeros
+        if table.init == "ones":
+            return nn.initializers.ones
+        stddev = self.initial.stddev if table.init == "normal" else table.init
+        return nn.initializers.normal(stddev)
+
+
+class ContextLayer(nn.Module):
+    """Base class of layers that read a context and may keep a cache; `forward` computes them."""
+
+    def __call__(
+        self,
+        x_BTD: jax.Array,
+        context: Context | None = None,
+        cache: MixerCache | None = None,
+        *,
+        mask: Mask | jax.Array | None = None,
+        position_ids: jax.Array | None = None,
+    ) -> LayerOutput:
+        """Returns y [B, T, D], or (y, cache) if a cache was passed.
+
+        Args:
+          x_BTD: the input.
+          context: what the layers of a stack share.
+          cache: that of this layer.
+          mask, position_ids: fields of the context, for a layer that is called on its own.
+        """
+        context = with_options(context, x_BTD, cache, mask=mask, position_ids_BT=position_ids)
+        y_BTD, extended = self.forward(x_BTD, context, cache)
+        if cache is None:
+            return y_BTD
+        return y_BTD, extended
+
+    def forward(
+        self, x_BTD: jax.Array, context: Context, cache: Any
+    ) -> tuple[jax.Array, MixerCache | None]:
+        """Computes y, and the cache after it; None without one."""
+        raise NotImplementedError
 
 
 def _positions(ids: Any, x_BTD: jax.Array) -> jax.Array:

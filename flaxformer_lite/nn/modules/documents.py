@@ -1,32 +1,48 @@
 """Documents and padding, derived from a mask for layers that do not evaluate masks."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Self, Unpack
 
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.config import ConfigError, Execution, parts
+from flaxformer_lite.config import ConfigError, Execution, InitConfig, plugin_name
+from flaxformer_lite.config.parts import MixerConfig, Part, StackCall
 from flaxformer_lite.nn.attentions.arguments import check_mask, check_slots
-from flaxformer_lite.nn.attentions.mask_structure import structure_of
+from flaxformer_lite.nn.attentions.mask_structure import Structure, structure_of
 from flaxformer_lite.nn.functions.masks import Mask
+from flaxformer_lite.nn.functions.sharding import sharding_of
 from flaxformer_lite.nn.modules.context import Context
 
 
-class DocumentReader(parts.MixerConfig):
+class DocumentReader(MixerConfig):
     """Base class of the records of mixers that read documents and padding off the mask."""
 
     def prepare(
-        self,
-        context: Context,
-        x_BTD: jax.Array,
-        execution: Execution,
-        *,
-        causal: bool,
-        tables: Callable[..., object],
+        self, context: Context, x_BTD: jax.Array, execution: Execution, **options: Unpack[StackCall]
     ) -> Context:
         """Reads documents and padding off the mask, once for all layers."""
-        return with_documents(context, x_BTD, causal=causal)
+        return with_documents(context, x_BTD, causal=options["causal"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateReader(DocumentReader):
+    """Base class of the records of mixers that read from left to right with a state.
+
+    Attributes:
+      initial: initialization of the projections; in a model, the model's.
+    """
+
+    initial: InitConfig = field(default_factory=InitConfig, metadata={"internal": True})
+
+    def for_model(self, standard: Part) -> Self:
+        window = getattr(standard, "window", 0)
+        if window:
+            raise ConfigError(
+                f"windows, {window} in a layer with mixer.name={plugin_name(self)!r}: a recurrent"
+                " layer reads all that comes before; give it window=0."
+            )
+        return replace(self, initial=getattr(standard, "initial", self.initial))
 
 
 def with_documents(context: Context, x_BTD: jax.Array, *, causal: bool) -> Context:
@@ -39,16 +55,8 @@ def with_documents(context: Context, x_BTD: jax.Array, *, causal: bool) -> Conte
         it is a window or a prefix, or an array.
     """
     batch, length = x_BTD.shape[:2]
-    structure = None
-    if context.mask is None or isinstance(context.mask, Mask):
-        structure = structure_of(context.mask)
-    right = (None, 0) if causal else (None,)
-    if (
-        structure is None
-        or structure.left is not None
-        or structure.right not in right
-        or structure.k_segments_BS is not None
-    ):
+    structure = _structure_of_documents(context, causal=causal)
+    if structure is None:
         raise ConfigError(
             "mask, prefix_mask, windows: a recurrent layer reads token by token, and a convolution"
             " neighbours, so they follow padding and segments, and causal in a decoder, but no"
@@ -77,6 +85,21 @@ def with_documents(context: Context, x_BTD: jax.Array, *, causal: bool) -> Conte
     if keep_BT is not None:
         real_BT = keep_BT & real_BT
     return context.replace(starts_BT=starts_BT, keep_BT=real_BT)
+
+
+def refuse_split_sequences(execution: Execution, reader: str) -> None:
+    """Refuses a mesh that splits sequences, for a layer that reads them whole.
+
+    Args:
+      execution: where the layer runs.
+      reader: what reads the sequence and how, for the error.
+    """
+    count = sharding_of(execution).num_shards("T").count
+    if count > 1:
+        raise ConfigError(
+            f"mesh.context={count}: splits the sequence, which {reader}; set mesh.context=1 and a"
+            " larger mesh.data."
+        )
 
 
 class Documents(NamedTuple):
@@ -108,15 +131,8 @@ def documents_of(
     """
     batch, length = x_BTD.shape[:2]
     check_mask(context.mask, batch, length, length)
-    structure = None
-    if context.mask is None or isinstance(context.mask, Mask):
-        structure = structure_of(context.mask)
-    if (
-        structure is None
-        or structure.left is not None
-        or structure.right is not None
-        or structure.k_segments_BS is not None
-    ):
+    structure = _structure_of_documents(context, causal=False)
+    if structure is None:
         raise ConfigError(
             f"mask, prefix_mask: mixer.name={mixer!r} follows padding and segments, but no causal"
             " mask, window, prefix or array; leave those out, or use attention."
@@ -135,3 +151,15 @@ def documents_of(
         kept_BT = kept_BT & structure.keep_BS
     shape = (batch, length)
     return Documents(jnp.broadcast_to(ids_BT, shape), jnp.broadcast_to(kept_BT, shape))
+
+
+def _structure_of_documents(context: Context, *, causal: bool) -> Structure | None:
+    """Returns the structure of a mask of padding and segments, also a causal one; else None."""
+    if context.mask is not None and not isinstance(context.mask, Mask):
+        return None
+    structure = structure_of(context.mask)
+    if structure is None or structure.left is not None or structure.k_segments_BS is not None:
+        return None
+    if structure.right is None or (causal and structure.right == 0):
+        return structure
+    return None

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import Execution
-from flaxformer_lite.nn.functions import cpu_tuning
+from flaxformer_lite.nn.functions import tuning
 from flaxformer_lite.nn.functions.sharding import sharding_of
 
 
@@ -53,5 +53,5 @@ class DropoutMask(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         kept = 1.0 - self.execution.dropout
         sharding = sharding_of(self.execution)
-        mask = cpu_tuning.bernoulli(self.make_rng("dropout"), kept, x.shape, sharding)
+        mask = tuning.bernoulli(self.make_rng("dropout"), kept, x.shape, sharding)
         return jax.lax.select(mask, x / kept, jnp.zeros_like(x))

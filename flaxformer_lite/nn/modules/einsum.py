@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from flaxformer_lite.config import Execution, InitConfig
-from flaxformer_lite.nn.functions import cpu_tuning, quantized
+from flaxformer_lite.nn.functions import quantized, tuning
 from flaxformer_lite.nn.functions.sharding import adapter_of, sharding_of
 
 # What runs in numbers of few bits: the matrices of layers, but no router, which chooses by small
@@ -54,6 +54,11 @@ class Letters:
         self.ins = "".join(letter for letter in self.kernel if letter not in self.out)
         self.outs = "".join(letter for letter in self.kernel if letter in self.out)
 
+    @staticmethod
+    def shape(letters: str, sizes: dict[str, int]) -> tuple[int, ...]:
+        """Returns the size of each letter."""
+        return tuple(sizes[letter] for letter in letters)
+
 
 def expand(part: jax.Array, x: jax.Array) -> jax.Array:
     """Adds leading axes of size 1 to an array of the last axes of x, so that it broadcasts."""
@@ -86,7 +91,7 @@ class Einsum(nn.Module):
     def __call__(self, x: Any, prepare: Callable[[Any], jax.Array] | None = None) -> jax.Array:
         """Applies the layer to an array `x`, or to an elementwise `prepare(x)` of a tree of arrays.
 
-        `prepare(x)` is recomputed in the backward pass (nn/functions/cpu_tuning.py).
+        The layer may then compute `prepare(x)` again in the backward pass.
         """
         run = self.execution
         path = "/".join((*self.path, "kernel"))
@@ -97,7 +102,7 @@ class Einsum(nn.Module):
             adapter = None
         is_quantized = run.quantize != "none" and is_in_layer and not is_trained_whole
         is_rounded = run.matmul != "float" and is_in_layer
-        if prepare and (adapter is not None or is_quantized or is_rounded):
+        if prepare is not None and (adapter is not None or is_quantized or is_rounded):
             x = prepare(x)
             prepare = None
         if is_quantized:
@@ -108,7 +113,7 @@ class Einsum(nn.Module):
             y = quantized.matmul(x, kernel, noise, self._num_summed, run.matmul)
         else:
             kernel = self._kernel(jax.tree.leaves(x)[0].dtype)
-            y = self._product(x, kernel, prepare)
+            y = tuning.multiply_kernel(x, kernel, self._num_summed, sharding_of(run), prepare)
         bias = None
         if self.bias:
             bias = self._bias(y.dtype)
@@ -128,13 +133,14 @@ class Einsum(nn.Module):
     @nn.nowrap
     def _initializer(self) -> Callable:
         letters = Letters(self.equation)
-        fan_in = math.prod(self.sizes[letter] for letter in letters.ins)
-        fan_out = math.prod(self.sizes[letter] for letter in letters.outs)
+        fan_in = math.prod(letters.shape(letters.ins, self.sizes))
+        fan_out = math.prod(letters.shape(letters.outs, self.sizes))
         return initializer(self.initial, fan_in, fan_out, residual=self.residual, gain=self.gain)
 
     @property
     def _shape(self) -> tuple[int, ...]:
-        return tuple(self.sizes[letter] for letter in Letters(self.equation).kernel)
+        letters = Letters(self.equation)
+        return letters.shape(letters.kernel, self.sizes)
 
     @nn.nowrap
     def _kernel(self, dtype: DTypeLike) -> jax.Array:
@@ -154,19 +160,6 @@ class Einsum(nn.Module):
         parts = QuantizedKernel(self._shape, summed, scheme, self._initializer(), name="kernel")()
         kernel = quantized.dequantize(*parts, scheme).astype(x.dtype)
         return kernel, quantized.quantized_matmul(x, *parts, summed, scheme)
-
-    @nn.nowrap
-    def _product(
-        self, x: Any, kernel: jax.Array, prepare: Callable[[Any], jax.Array] | None
-    ) -> jax.Array:
-        """Multiplies x, or `prepare(x)`, with the weight."""
-        sharding = sharding_of(self.execution)
-        summed = self._num_summed
-        if prepare or (sharding.tuned and sharding.is_one_device):
-            product = cpu_tuning.matmul if sharding.is_single_cpu else jnp.matmul
-            return cpu_tuning.matmul_of_matrices(x, kernel, summed, prepare, product=product)
-        axes = tuple(range(x.ndim - summed, x.ndim)), tuple(range(summed))
-        return jax.lax.dot_general(x, kernel, (axes, ((), ())), preferred_element_type=x.dtype)
 
     @nn.nowrap
     def _noise(self, x: jax.Array) -> jax.Array | None:

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import Execution, InitConfig, NormConfig
+from flaxformer_lite.nn.functions.embedding import take_rows
 from flaxformer_lite.nn.functions.sharding import sharding_of
-from flaxformer_lite.nn.functions.tables import take_rows
+from flaxformer_lite.nn.modules.context import PositionTables
 from flaxformer_lite.nn.modules.dropout import Dropout
 from flaxformer_lite.nn.modules.einsum import Einsum
 from flaxformer_lite.nn.modules.norms import Norm
-from flaxformer_lite.nn.modules.position_tables import PositionTables
 from flaxformer_lite.nn.positions.encoding import Encoding, hooks
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from flaxformer_lite.config import ConfigError, Execution, InitConfig, NormConfig
 from flaxformer_lite.nn.functions.activations import ACTIVATIONS
-from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
+from flaxformer_lite.nn.functions.losses import DeferredLogits
 from flaxformer_lite.nn.functions.sharding import adapter_of, sharding_of
 from flaxformer_lite.nn.modules.dropout import Dropout
 from flaxformer_lite.nn.modules.einsum import Einsum, initializer

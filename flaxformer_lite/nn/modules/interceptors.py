@@ -24,10 +24,8 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.nn.attentions import dense
 from flaxformer_lite.nn.attentions.arguments import Arguments
 from flaxformer_lite.nn.functions import kernels
-from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
-from flaxformer_lite.nn.functions.sharding import (
-    PlacedExecution,
-)
+from flaxformer_lite.nn.functions.losses import DeferredLogits
+from flaxformer_lite.nn.functions.sharding import PlacedExecution
 from flaxformer_lite.nn.modules.dropout import Dropout, DropoutMask
 from flaxformer_lite.nn.modules.stack import Group, Stack
 from flaxformer_lite.types import Params
@@ -324,11 +322,11 @@ def _rows(params: Params) -> dict[str, Params]:
 
 
 def _untuned(module: nn.Module) -> nn.Module:
-    """Returns the module without the tuning that traces identical layers only once."""
+    """Returns the module without the optimization that traces identical layers only once."""
     execution = getattr(module, "execution", None)
-    if not isinstance(execution, PlacedExecution) or not execution.sharding.tuned:
+    if not isinstance(execution, PlacedExecution) or not execution.sharding.traces_layers_once:
         return module
-    untuned = dataclasses.replace(execution.sharding, tuned=False)
+    placement = execution.sharding.without_tuning()
     if hasattr(module, "sharding"):
-        return module.clone(sharding=untuned)
-    return module.clone(execution=dataclasses.replace(execution, sharding=untuned))
+        return module.clone(sharding=placement)
+    return module.clone(execution=dataclasses.replace(execution, sharding=placement))

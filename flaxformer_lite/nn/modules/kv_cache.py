@@ -1,5 +1,7 @@
 """Writing and reading of the keys and values in a cache of attention."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
@@ -10,9 +12,25 @@ from flaxformer_lite.nn.functions.masks import Slot
 from flaxformer_lite.nn.modules.cache import LayerCache, start_of
 
 
+class Seen(NamedTuple):
+    """The keys and values that a call's tokens may attend to.
+
+    Attributes:
+      cache: the cache of the layer with those of this call; None without one.
+      k_BSKH, v_BSKH: keys and values.
+      q_index, k_index: the slots of the tokens and of the keys; None: 0, 1, 2 ...
+    """
+
+    cache: LayerCache | None
+    k_BSKH: jax.Array
+    v_BSKH: jax.Array
+    q_index: jax.Array | None = None
+    k_index: jax.Array | None = None
+
+
 def extend(
     cache: LayerCache, k_BTKH: jax.Array, v_BTKH: jax.Array, index: jax.Array | None, *, first: bool
-) -> tuple[LayerCache, jax.Array, jax.Array, jax.Array | None, jax.Array | None]:
+) -> Seen:
     """Writes T new positions, and returns the keys and values that they may attend to.
 
     Args:
@@ -20,10 +38,6 @@ def extend(
       k_BTKH, v_BTKH: keys, already rotated, and values of the new positions.
       index: the slot of the first new position; None is the cache's length.
       first: whether the cache is empty, so that the new positions see only each other.
-
-    Returns:
-      The cache, keys and values, and the slots of the new positions and of the keys (None: 0, 1, 2
-      ...).
     """
     length = k_BTKH.shape[1]
     capacity = cache.k_BKSH.shape[-2]
@@ -32,19 +46,19 @@ def extend(
     written = _write(cache, k_BTKH, v_BTKH, start)
     written = written.replace(length=jnp.asarray(start + length, jnp.int32))
     if first:
-        return written, k_BTKH, v_BTKH, None, None
+        return Seen(written, k_BTKH, v_BTKH)
     rows_T = start + jnp.arange(length, dtype=jnp.int32)
     if not isinstance(capacity, int):  # symbolic: a caller's cache that this call fills
-        return written, *_read(written, k_BTKH.dtype), rows_T, None
+        return Seen(written, *_read(written, k_BTKH.dtype), rows_T)
     if length == 1 or not rolls:
         k_BSKH, v_BSKH = _read(written, k_BTKH.dtype)
-        return written, k_BSKH, v_BSKH, rows_T, slots(capacity, start + length - 1)
+        return Seen(written, k_BSKH, v_BSKH, rows_T, slots(capacity, start + length - 1))
     # The first new positions still see slots that the later ones overwrite.
     k_index_S = jnp.concatenate([slots(capacity, start - 1), rows_T])
     old_k_BSKH, old_v_BSKH = _read(cache, k_BTKH.dtype)
     k_BSKH = jnp.concatenate([old_k_BSKH, k_BTKH.astype(old_k_BSKH.dtype)], axis=1)
     v_BSKH = jnp.concatenate([old_v_BSKH, v_BTKH.astype(old_v_BSKH.dtype)], axis=1)
-    return written, k_BSKH, v_BSKH, rows_T, k_index_S
+    return Seen(written, k_BSKH, v_BSKH, rows_T, k_index_S)
 
 
 def _write(cache: LayerCache, k_BTKH: jax.Array, v_BTKH: jax.Array, start: Slot) -> LayerCache:

@@ -9,15 +9,14 @@ import jax.numpy as jnp
 
 from flaxformer_lite.config import Execution, StackConfig, choices
 from flaxformer_lite.config.parts import MixerConfig, TableSizes
-from flaxformer_lite.nn.functions import checkpoint_names, masks
+from flaxformer_lite.nn.functions import masks, tuning
 from flaxformer_lite.nn.functions.masks import Mask
 from flaxformer_lite.nn.functions.sharding import sharding_of
 from flaxformer_lite.nn.modules.block import Block
 from flaxformer_lite.nn.modules.cache import Cache, MixerCache, check_room, check_stack, length_of
-from flaxformer_lite.nn.modules.context import Context, with_options
+from flaxformer_lite.nn.modules.context import Context, PositionTables, with_options
 from flaxformer_lite.nn.modules.dropout import Dropout
 from flaxformer_lite.nn.modules.norms import Norm
-from flaxformer_lite.nn.modules.position_tables import PositionTables
 from flaxformer_lite.nn.positions.encoding import Encoding, hooks
 
 POLICIES: dict[str, Callable[..., bool] | None] = {
@@ -25,7 +24,7 @@ POLICIES: dict[str, Callable[..., bool] | None] = {
     "full": None,
 }
 for _remat in choices.REMATS:
-    if checkpoint_names.ATTENTION in _remat:
+    if tuning.ATTENTION in _remat:
         POLICIES[_remat] = jax.checkpoint_policies.save_only_these_names(*_remat.split("+"))
 
 
@@ -180,9 +179,8 @@ class Stack(nn.Module):
         make = Block
         if run.remat != "none":
             make = nn.remat(Block, policy=POLICIES[run.remat])
-        if sharding_of(run).tuned:
-            # The trainer traces identical layers once (nn/functions/cpu_tuning.py); elsewhere each
-            # layer is traced by itself, for interceptors and captured intermediates.
+        if sharding_of(run).traces_layers_once:
+            # Elsewhere each layer is traced by itself, for interceptors and captured intermediates.
             make = nn.jit(make)
         for i in range(cfg.num_layers):
             which = i

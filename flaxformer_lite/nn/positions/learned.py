@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import jax
 
 from flaxformer_lite.config import Count
-from flaxformer_lite.nn.functions.tables import take_rows
+from flaxformer_lite.nn.functions.embedding import take_rows
 from flaxformer_lite.nn.positions.encoding import Encoding, Table, Tables, add
 
 

@@ -17,8 +17,7 @@ import numpy as np
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.config.rules import Positive, Probability
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
-from flaxformer_lite.nn.functions.losses import token_log_probs
+from flaxformer_lite.nn.functions.losses import DeferredLogits, token_log_probs
 from flaxformer_lite.objectives.base import (
     Baseline,
     Dataset,

@@ -21,8 +21,7 @@ from flaxformer_lite.config.rules import (
     Probability,
     Range,
 )
-from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
-from flaxformer_lite.nn.functions.soft_targets import SoftTargets
+from flaxformer_lite.nn.functions.losses import DeferredLogits, SoftTargets
 from flaxformer_lite.objectives.auxiliary_model import AuxiliaryModel
 from flaxformer_lite.objectives.base import Metric
 from flaxformer_lite.objectives.packing import PACKINGS, Packing

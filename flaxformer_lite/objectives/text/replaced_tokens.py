@@ -20,7 +20,7 @@ import numpy as np
 
 from flaxformer_lite.config import ModelConfig, check_family
 from flaxformer_lite.config.rules import ConfigError, NotNegative, OneOf, Probability, Range, Share
-from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
+from flaxformer_lite.nn.functions.losses import DeferredLogits
 from flaxformer_lite.objectives.auxiliary_model import AuxiliaryModel
 from flaxformer_lite.objectives.base import Metric, Objective, score
 from flaxformer_lite.objectives.packing import PACKINGS, Packing

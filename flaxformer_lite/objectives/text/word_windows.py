@@ -10,7 +10,7 @@ import numpy as np
 
 from flaxformer_lite.config.rules import ConfigError, NotNegative, Size
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.nn.functions.tables import take_rows
+from flaxformer_lite.nn.functions.embedding import take_rows
 from flaxformer_lite.objectives.base import (
     Baseline,
     Dataset,

@@ -2,7 +2,7 @@
 
 import jax
 
-from flaxformer_lite.nn.functions import cpu_tuning
+from flaxformer_lite.nn.functions import tuning
 from flaxformer_lite.runs.start import warm_start
 from flaxformer_lite.runs.start.auxiliary_weights import complete_state
 from flaxformer_lite.runs.start.init_per_leaf import init_per_leaf
@@ -22,8 +22,6 @@ def initial_state(program: Program, init_from: str = "") -> TrainState:
       ConfigError: there are no such weights, or they belong to another model.
     """
     published = warm_start.init_from_pretrained(program, init_from) if init_from else None
-    once = cpu_tuning.run_once_options(
-        MeshSharding(program.mesh, tuned=program.cfg.train.cpu_tuning)
-    )
+    once = tuning.run_once_options(MeshSharding(program.mesh, tuned=program.cfg.train.cpu_tuning))
     state = init_per_leaf(program.create, jax.tree.map(lambda x: x.sharding, program.target), once)
     return complete_state(program, published(state) if published else state)

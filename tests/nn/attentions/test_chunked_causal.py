@@ -72,7 +72,7 @@ def test_a_model_takes_it_for_long_rows_and_a_mask_that_was_drawn_keeps_its_reac
 )
 def test_a_drawn_mask_is_the_mask(mask, reach):
     mask = mask & masks.segments(jnp.asarray([[1, 1, 1, 2, 2, 2, 2, 0, 0]]))
-    drawn = masks.materialize(mask, 9)
+    drawn = masks.evaluate_once(mask, 9)
     np.testing.assert_array_equal(drawn.dense(9), mask.dense(9))
     assert drawn.column_bounds(2, 4, 9) == mask.column_bounds(2, 4, 9) == reach
 

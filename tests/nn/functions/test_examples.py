@@ -10,7 +10,7 @@ MODULES = (
     "functions.losses",
     "functions.masks",
     "functions.nearest",
-    "functions.segments",
+    "functions.embedding",
     "attentions.dense",
 )
 

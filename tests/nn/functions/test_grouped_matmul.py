@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.nn.functions.grouped_matmul import grouped_matmul
+from tests.nn.attentions.cases import On
 
 megablox = importlib.import_module("jax.experimental.pallas.ops.tpu.megablox.gmm")
 ROWS = 40
@@ -30,7 +31,7 @@ def expected(x, kernel, sizes):
 @pytest.mark.parametrize("platform", ["cpu", "tpu"])
 def test_each_row_meets_the_matrix_of_its_group(platform):
     x, kernel = arrays()
-    product = jax.jit(functools.partial(grouped_matmul, platform=platform))
+    product = jax.jit(functools.partial(grouped_matmul, sharding=On(platform=platform)))
     for sizes in SIZES.values():
         y = product(x, kernel, jnp.asarray(sizes, jnp.int32))
         np.testing.assert_allclose(
@@ -45,7 +46,7 @@ def test_blocks_have_the_derivatives_of_the_product():
     real = (jnp.arange(ROWS) < sizes.sum())[:, None]
 
     def loss(x, kernel, platform):
-        y = grouped_matmul(x, kernel, sizes, platform=platform)
+        y = grouped_matmul(x, kernel, sizes, On(platform=platform))
         return jnp.sum(jnp.where(real, jnp.sin(y), 0.0))
 
     @functools.partial(jax.jit, static_argnames="platform")
@@ -68,7 +69,9 @@ def test_the_kernel_of_a_tpu_has_the_gradients_of_the_compiler(monkeypatch):
 
     @functools.partial(jax.jit, static_argnames="platform")
     def gradients(x, kernel, sizes, platform):
-        _, pull = jax.vjp(lambda *each: grouped_matmul(*each, sizes, platform=platform), x, kernel)
+        _, pull = jax.vjp(
+            lambda *each: grouped_matmul(*each, sizes, On(platform=platform)), x, kernel
+        )
         real_L1 = (jnp.arange(ROWS) < sizes.sum())[:, None]
         d_x, d_kernel = pull(jnp.where(real_L1, 1.0 + jnp.arange(5.0)[None], 0.0))
         return jnp.where(real_L1, d_x, 0.0), d_kernel
@@ -84,6 +87,6 @@ def test_few_rows_touch_few_matrices():
     """A step of generation reads the matrices of its tokens' experts only."""
     kernel = jnp.ones((64, 6, 5))
     sizes = jnp.zeros(64, jnp.int32).at[7].set(2)
-    call = functools.partial(grouped_matmul, platform="cpu")
+    call = functools.partial(grouped_matmul, sharding=On(platform="cpu"))
     text = str(jax.make_jaxpr(call)(jnp.ones((2, 6)), kernel, sizes))
     assert "length=2" in text, "one block a row"

@@ -10,11 +10,15 @@ import pytest
 
 from flaxformer_lite.analysis import hlo
 from flaxformer_lite.config import MeshConfig
-from flaxformer_lite.nn.functions import cpu_tuning
-from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
-from flaxformer_lite.nn.functions.losses import cross_entropy, gather_positions, token_log_probs
+from flaxformer_lite.nn.functions import tuning
+from flaxformer_lite.nn.functions.losses import (
+    DeferredLogits,
+    SoftTargets,
+    cross_entropy,
+    gather_positions,
+    token_log_probs,
+)
 from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
-from flaxformer_lite.nn.functions.soft_targets import SoftTargets
 from flaxformer_lite.sharding.activations import LocalSharding, MeshSharding
 from flaxformer_lite.sharding.mesh import build_mesh
 from tests.marks import daily
@@ -358,7 +362,7 @@ def test_logits_of_no_more_tokens_than_the_width_are_not_cut():
 
     assert products(16) == 3
     # the kernel's gradient is added to in slices
-    assert products(17) == 4 * 2 + 1 + 3 * cpu_tuning.SLICES
+    assert products(17) == 4 * 2 + 1 + 3 * tuning.SLICES
 
 
 def test_chunks_keep_the_batch_axis_whole(case):

@@ -6,6 +6,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec as P
 
 from flaxformer_lite.nn.functions.ragged_exchange import exchange
+from flaxformer_lite.nn.functions.sharding import UNSHARDED
 
 DEVICES = 4
 SENT = 6
@@ -34,7 +35,7 @@ def test_rows_reach_the_devices_they_are_for_and_gradients_go_back():
     mesh = Mesh(np.asarray(jax.devices()[:DEVICES]), "p")
 
     def on_device(x_1MD, counts_PP):
-        return exchange(x_1MD[0], counts_PP, RECEIVED, "p", "cpu")[None]
+        return exchange(x_1MD[0], counts_PP, RECEIVED, "p", UNSHARDED)[None]
 
     send = jax.shard_map(
         on_device, mesh=mesh, in_specs=(P("p"), P()), out_specs=P("p"), check_vma=False

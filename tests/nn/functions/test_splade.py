@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
+from flaxformer_lite.nn.functions.losses import DeferredLogits
 from flaxformer_lite.nn.functions.splade import splade
 
 X = jnp.asarray(np.random.default_rng(0).normal(size=(2, 7, 4)), jnp.float32)

@@ -9,8 +9,7 @@ import pytest
 from flaxformer_lite.config import NormConfig
 from flaxformer_lite.config.choices import POOLINGS
 from flaxformer_lite.nn.functions import routing
-from flaxformer_lite.nn.functions.deferred_logits import DeferredLogits
-from flaxformer_lite.nn.functions.losses import cross_entropy
+from flaxformer_lite.nn.functions.losses import DeferredLogits, cross_entropy
 from flaxformer_lite.nn.functions.maxsim import maxsim
 from flaxformer_lite.nn.functions.nearest import nearest
 from flaxformer_lite.nn.functions.pooling import mean_pool, pool, shortened, to_unit_length

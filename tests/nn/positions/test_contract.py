@@ -11,8 +11,8 @@ from flaxformer_lite import attend, registry
 from flaxformer_lite.axes import AXES
 from flaxformer_lite.config import from_config_dict, to_config_dict
 from flaxformer_lite.nn.functions import masks
+from flaxformer_lite.nn.functions.embedding import positions_in_segments
 from flaxformer_lite.nn.functions.rotary import rotate
-from flaxformer_lite.nn.functions.segments import positions_in_segments
 from flaxformer_lite.nn.positions.encoding import Encoding
 
 B = 2

@@ -16,8 +16,9 @@ import jax.numpy as jnp
 
 from flaxformer_lite.contrib.tpu_kernels import flash_causal_kernel
 from flaxformer_lite.nn.attentions import arguments, splash
+from flaxformer_lite.nn.attentions.dispatch import is_interpreted
 from flaxformer_lite.nn.attentions.mask_structure import check_supported, structure_of
-from flaxformer_lite.nn.functions.tpu_tuning import BEFORE_V5, LANES
+from flaxformer_lite.nn.functions.tuning import BEFORE_V5, LANES
 
 PLATFORM = "tpu"
 # What a step of the kernel's grid costs besides its products, in pairs of queries and keys.
@@ -44,7 +45,7 @@ def attend(
     resolved = args.resolve(q_BTNH, k_BTKH, v_BTKH)
     reason = unsupported_reason(q_BTNH, k_BTKH, v_BTKH, args)
     structure = check_supported("flash_causal", reason, args)
-    kernel = functools.partial(_attend, args.sharding.platform != "tpu")
+    kernel = functools.partial(_attend, is_interpreted(args.sharding))
     q_BTNH = (q_BTNH * resolved.scale).astype(q_BTNH.dtype)
     out_BTNH = args.sharding.per_shard(kernel, ("BTNH", "BSKH", "BSKH", "BT", "BS"), "BTNH")(
         q_BTNH, k_BTKH, v_BTKH, *splash.ids_of(structure)

@@ -18,9 +18,9 @@ from flaxformer_lite.contrib.tpu_kernels import flash_relative_bias_kernel
 from flaxformer_lite.contrib.tpu_kernels.flash_relative_bias_kernel import heads_together
 from flaxformer_lite.nn.attentions import arguments, splash
 from flaxformer_lite.nn.attentions.arguments import is_by_distance
+from flaxformer_lite.nn.attentions.dispatch import is_interpreted
 from flaxformer_lite.nn.attentions.mask_structure import check_supported, structure_of
-from flaxformer_lite.nn.functions.checkpoint_names import ATTENTION, QKV, named
-from flaxformer_lite.nn.functions.tpu_tuning import BEFORE_V5, LANES
+from flaxformer_lite.nn.functions.tuning import ATTENTION, BEFORE_V5, LANES, QKV, named
 
 PLATFORM = "tpu"
 LONGEST = 2048  # columns: a block of rows meets all of them at once, in the memory of one core
@@ -59,7 +59,7 @@ def attend(
     else:
         diagonals_NL = jnp.zeros((q_BTNH.shape[2], sum(padded)))
     static = resolved.scale, structure.left, structure.right, bias is not None
-    kernel = functools.partial(_attend, static, args.sharding.platform != "tpu")
+    kernel = functools.partial(_attend, static, is_interpreted(args.sharding))
     on_devices = args.sharding.per_shard(kernel, ("BTNH", "BSKH", "BSKH", "N", "BT", "BS"), "BTNH")
     return on_devices(q_BTNH, k_BSKH, v_BSKH, diagonals_NL, *splash.ids_of(structure))
 

@@ -29,9 +29,9 @@ from flaxformer_lite.nn.attentions.arguments import Arguments, Bias, check_mask
 from flaxformer_lite.nn.attentions.blockwise import BiasTree, Given, SoftmaxState
 from flaxformer_lite.nn.attentions.context_parallel.balance import lopsided
 from flaxformer_lite.nn.functions import masks
-from flaxformer_lite.nn.functions.checkpoint_names import ATTENTION, named
 from flaxformer_lite.nn.functions.linear_call import forbid_reverse_mode, linear_call
 from flaxformer_lite.nn.functions.sharding import Shards
+from flaxformer_lite.nn.functions.tuning import ATTENTION, named
 from flaxformer_lite.types import Tree
 
 BLOCK = 256  # rows and columns of a block, as blockwise has

@@ -1,7 +1,20 @@
-"""Position ids of tokens, counted within their own document."""
+"""What embeddings read: rows of tables, and position ids counted within each document."""
 
 import jax
 import jax.numpy as jnp
+
+
+def take_rows(table: jax.Array, index: jax.Array) -> jax.Array:
+    """Computes `table[index]`, with NaN for an index that is negative or too large.
+
+    Args:
+      table: [V, ...], floating.
+      index: integers of any shape.
+
+    Returns:
+      [*index.shape, ...] in the dtype of the table.
+    """
+    return jnp.asarray(table).at[index].get(mode="fill", wrap_negative_indices=False)
 
 
 def positions_in_segments(segment_ids_BT: jax.Array) -> jax.Array:

@@ -7,15 +7,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite import sharding
+from flaxformer_lite import Attention, AttentionConfig, Execution, FeedForward, Rope, sharding
 from flaxformer_lite.config import MeshConfig
 from flaxformer_lite.data import dummy
-from flaxformer_lite.nn.attentions.dispatch import attention
-from flaxformer_lite.nn.functions import cpu_tuning
-from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
+from flaxformer_lite.nn.feed_forwards.mlp import MlpConfig
+from flaxformer_lite.nn.functions import tuning
+from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding, place_execution
+from flaxformer_lite.nn.functions.tuning import (
+    OPTIONS,
+    compiler_options,
+    compute_gradient_once,
+    compute_once,
+    named,
+)
 from flaxformer_lite.runs.start.initial_state import initial_state
 from flaxformer_lite.sharding.activations import LocalSharding
 from flaxformer_lite.training import program
+from tests.nn.attentions.cases import On
 from tests.training import tiny_runs
 
 TOKENS = 256
@@ -53,7 +61,7 @@ def case():
 
 
 PLAIN = jax.grad(net(plain_matmul))
-TUNED = jax.grad(net(cpu_tuning.recompute_matmul))
+TUNED = jax.grad(net(tuning.recompute_matmul))
 
 
 @pytest.mark.nightly
@@ -82,7 +90,7 @@ def test_products_of_matrices_and_their_gradients_transpose_only_matrices():
         return jnp.tensordot(make(x) if make else x, kernel, summed)
 
     def tuned(make, x, kernel, summed):
-        return cpu_tuning.matmul_of_matrices(x, kernel, summed, make, product=cpu_tuning.matmul)
+        return tuning.matmul_of_matrices(x, kernel, summed, make)
 
     (got, got_text), (want, want_text) = (
         (compiled((up, down), x), compiled.as_text())
@@ -106,7 +114,7 @@ def test_products_of_matrices_and_their_gradients_transpose_only_matrices():
 def test_random_choices_in_one_kernel_are_those_of_jax(p):
     key = jax.random.key(7)
     shape = (3, 5, 7)
-    draw = functools.partial(cpu_tuning.bernoulli, p=p, shape=shape)
+    draw = functools.partial(tuning.bernoulli, p=p, shape=shape)
     tuned = jax.jit(functools.partial(draw, sharding=ActivationSharding(tuned=True)))
     np.testing.assert_array_equal(tuned(key), jax.random.bernoulli(key, p, shape))
     assert "while" not in tuned.lower(key).compile().as_text()
@@ -115,50 +123,28 @@ def test_random_choices_in_one_kernel_are_those_of_jax(p):
     np.testing.assert_array_equal(draw(other, sharding=ActivationSharding(tuned=True)), want)
 
 
-def test_a_bias_for_all_rows_has_the_same_gradient_in_slices():
-    q, k, v = (jax.random.normal(jax.random.key(n), (3, 96, 2, 4)) for n in range(3))
-
-    def loss(bias, tuned):
-        sharding = ActivationSharding(tuned=tuned)
-        return jnp.square(
-            attention(q, k, v, bias=bias, sharding=sharding, implementation="dense")
-        ).sum()
-
-    bias = jax.random.normal(jax.random.key(3), (1, 2, 96, 96))
-    both = jax.jit(jax.value_and_grad(loss), static_argnums=1)
-    for got, want in zip(both(bias, True), both(bias, False), strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
-    sums = [
-        str(jax.make_jaxpr(lambda x, on=on: both(x, on))(bias)).count("reduce_sum[")
-        for on in (True, False)
-    ]
-    assert sums[0] < sums[1]
-    got, want = (both(bias.astype(jnp.bfloat16), on)[1] for on in (True, False))
-    assert np.mean(got != want) < 0.01  # slices are added before they are rounded
-
-
 @pytest.mark.parametrize("vocabulary", [1, 3, 10])
 def test_a_sum_in_slices_is_the_sum(vocabulary):
     total, a, x = (
         jax.random.normal(jax.random.key(n), shape)
         for n, shape in enumerate(((vocabulary, 5), (7, vocabulary), (7, 5)))
     )
-    got = cpu_tuning.accumulate_product(total, a, x, lambda a, x: a.T @ x)
+    got = tuning.accumulate_product(total, a, x, lambda a, x: a.T @ x)
     np.testing.assert_allclose(got, total + a.T @ x, rtol=1e-5, atol=1e-5)
 
 
 def test_what_is_scheduled_after_a_number_depends_on_it_and_is_unchanged():
     x = jnp.arange(3.0)
     done = jnp.ones(2)
-    np.testing.assert_array_equal(cpu_tuning.schedule_after([done], x), x)
-    assert "ne" not in str(jax.make_jaxpr(lambda d: cpu_tuning.schedule_after([], x))(done))
-    assert jnp.isnan(cpu_tuning.schedule_after([done.at[0].set(jnp.nan)], x)).all()
+    np.testing.assert_array_equal(tuning.schedule_after([done], x), x)
+    assert "ne" not in str(jax.make_jaxpr(lambda d: tuning.schedule_after([], x))(done))
+    assert jnp.isnan(tuning.schedule_after([done.at[0].set(jnp.nan)], x)).all()
 
 
 def test_programs_that_run_once_are_compiled_with_less_care_on_a_cpu_alone():
-    assert cpu_tuning.run_once_options(ActivationSharding(tuned=True))
-    assert cpu_tuning.run_once_options(UNSHARDED) is None
-    assert cpu_tuning.run_once_options(LocalSharding("tpu", tuned=True)) is None
+    assert tuning.run_once_options(ActivationSharding(tuned=True))
+    assert tuning.run_once_options(UNSHARDED) is None
+    assert tuning.run_once_options(LocalSharding("tpu", tuned=True)) is None
 
 
 def built(folder, family, tuned, devices=1):
@@ -197,3 +183,70 @@ def test_a_mesh_is_not_tuned(tmp_path):
         )
     ]
     assert texts[1] == texts[2]
+
+
+@pytest.mark.parametrize("once, value", [(compute_gradient_once, False), (compute_once, True)])
+def test_what_is_computed_once_changes_no_number_in_either_mode(once, value):
+    def wave(inputs):
+        return jnp.sum(jnp.sin(inputs[0]) * inputs[1])
+
+    inputs = jnp.arange(3.0), jnp.arange(1.0, 4.0)
+    behind = lambda inputs: wave(once(inputs, On()))  # noqa: E731
+    assert behind(inputs) == wave(inputs)
+    for mode in (jax.jacfwd, jax.grad):
+        for own, plain in zip(mode(behind)(inputs), mode(wave)(inputs), strict=True):
+            assert (own == plain).all()
+    assert "optimization_barrier" in str(jax.make_jaxpr(jax.grad(behind))(inputs))
+    assert ("optimization_barrier" in str(jax.make_jaxpr(behind)(inputs))) == value
+    assert once(inputs, On(device_kind="TPU v5 lite")) is inputs
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        Attention(
+            AttentionConfig(num_heads=2, head_dim=6, position=Rope(), bias=("query",)),
+            Execution(attention="dense"),
+        ),
+        FeedForward(MlpConfig(mlp_dim=12, gated=True)),
+    ],
+)
+def test_a_layer_tuned_for_tpus_has_the_same_values_and_gradients(module):
+    x = jax.random.normal(jax.random.key(0), (2, 5, 8))
+    params = module.init(jax.random.key(1), x)
+    tuned = module.clone(execution=place_execution(module.execution, On("tpu"), None))
+
+    def run(module):
+        return jax.jit(
+            jax.value_and_grad(
+                lambda params, x: jnp.sin(module.apply(params, x)).sum(), argnums=(0, 1)
+            )
+        )
+
+    wanted = run(module)(params, x)
+    found = run(tuned)(params, x)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), wanted, found)
+    assert "optimization_barrier" in str(jax.make_jaxpr(tuned.apply)(params, x))
+
+
+def test_the_compiler_is_told_what_the_environment_does_not_tell_it(monkeypatch):
+    monkeypatch.delenv("LIBTPU_INIT_ARGS", raising=False)
+    assert compiler_options("TPU v4") is None and compiler_options("cpu") is None
+    assert compiler_options("TPU v5") == OPTIONS["TPU v5"]
+    assert compiler_options("TPU v6 lite") == OPTIONS["TPU v6 lite"]
+    name = "xla_tpu_enable_async_collective_fusion"  # also the start of two other names
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", f"--xla_other=1 --{name}=false")
+    assert compiler_options("TPU v5").keys() == OPTIONS["TPU v5"].keys() - {name}
+
+
+def test_named_arrays_are_kept_by_a_policy_and_else_recomputed():
+    def wave(x):
+        return jnp.sum(named("wave", jnp.sin(x)) ** 2)
+
+    def sines(keep):
+        remat = jax.checkpoint(wave, policy=jax.checkpoint_policies.save_only_these_names(keep))
+        return str(jax.make_jaxpr(jax.grad(remat))(jnp.ones(3))).count("= sin ")
+
+    assert sines("wave") == 1 and sines("other") == 2
+    one, two = named("pair", jnp.ones(2), jnp.zeros(2))
+    assert one.sum() == 2 and two.sum() == 0

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.nn.functions.segments import positions_from_mask, positions_in_segments
+from flaxformer_lite.nn.functions.embedding import positions_from_mask, positions_in_segments
 
 
 def test_positions_restart_in_each_segment():
