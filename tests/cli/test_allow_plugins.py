@@ -292,5 +292,5 @@ def test_the_base_of_an_adapter_is_read_without_its_runs_plugins(here):
     inputs["config"]["train"]["init_from"] = "path/to/gpt2"
     inputs["hash"] = fingerprint(inputs["config"])
     (here / "config.json").write_text(json.dumps(inputs))
-    assert save_model._base(str(here)) == "path/to/gpt2"
+    assert save_model.base_of(str(here)) == "path/to/gpt2"
     assert "evil" not in sys.modules

@@ -72,6 +72,7 @@ def test_ends_as_on_a_disk_with_its_whole_history(run, cfg, tmp_path):
         if not name.startswith(("checkpoints/", "best/", "tensorboard/"))
     }
     assert names == {
+        "README.md",
         "baseline.json",
         "config.json",
         "metrics.jsonl",
