@@ -55,7 +55,7 @@ def experiment(subject: str, steps: int) -> ExperimentConfig:
 
 def cost(cfg: ExperimentConfig) -> tuple[int, float]:
     """Returns the numbers of parameters, and of FLOPs of a token, forwards and backwards."""
-    ready = setup.prepare(cfg).program
+    ready = setup.prepare_experiment(cfg).program
     count = sum(leaf.size for leaf in jax.tree.leaves(ready.target.params))
     return count, ready.flops_per_step / ready.tokens_per_step
 

@@ -23,7 +23,7 @@ import jax
 import numpy as np
 
 from flaxformer_lite import generate, load_pretrained, load_tokenizer
-from flaxformer_lite.contrib.export.cases import Case, Run, first_call, next_call, padded
+from flaxformer_lite.contrib.export.cases import Case, Run, first_call, next_call, pad_texts
 from flaxformer_lite.contrib.export.folder import open_files
 from flaxformer_lite.contrib.export.onnx import write_onnx
 from flaxformer_lite.contrib.export.programs import ExportProgram, programs_of
@@ -154,7 +154,7 @@ def encode(path: Path, weights: str) -> Iterator[Pair]:
     draw = np.random.default_rng(1)
     for batch in (1, 16):
         rows = draw.integers(1, 30000, (batch, LENGTH)).tolist()
-        inputs = padded(program, rows)
+        inputs = pad_texts(program, rows)
         yield Pair(
             f"encode, {batch} x {LENGTH} tokens",
             lambda inputs=inputs: encoded(params, inputs).last_hidden_state,

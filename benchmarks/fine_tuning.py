@@ -38,7 +38,7 @@ def ours(data: Path, folder: Path, epochs: float, rate: float, seed: int) -> Non
     from flaxformer_lite.objectives.rows import packed_shape
     from flaxformer_lite.runs import packing
     from flaxformer_lite.runs.start.initial_state import initial_state
-    from flaxformer_lite.runs.start.setup import prepare
+    from flaxformer_lite.runs.start.setup import prepare_experiment
     from flaxformer_lite.training import evaluate
     from flaxformer_lite.training.program import tokens
 
@@ -49,7 +49,7 @@ def ours(data: Path, folder: Path, epochs: float, rate: float, seed: int) -> Non
     page.train.steps = 0
     page.optimizer.learning_rate = rate
     page.seed = seed
-    run = prepare(from_config_dict(ExperimentConfig, page))
+    run = prepare_experiment(from_config_dict(ExperimentConfig, page))
     program = run.program
     steps = run.cfg.train.steps
     state = initial_state(program, "")

@@ -39,7 +39,7 @@ from flaxformer_lite.config import (
 )
 from flaxformer_lite.data.pipeline import open_dataset
 from flaxformer_lite.models import gpt2
-from flaxformer_lite.nn.positions.encoding import Encoding, hooks
+from flaxformer_lite.nn.positions.encoding import Encoding, list_hooks
 from flaxformer_lite.nn.positions.learned import Learned
 from flaxformer_lite.nn.positions.nope import Nope
 from flaxformer_lite.nn.positions.rope import Rope
@@ -214,7 +214,7 @@ def measure(
         )
         yield {
             "name": subject.name,
-            "hooks": list(hooks(subject.position)),
+            "hooks": list(list_hooks(subject.position)),
             "picture": picture,
         } | score(model, params, held)
 

@@ -13,7 +13,7 @@ from flax.traverse_util import flatten_dict
 from matplotlib import pyplot
 
 from flaxformer_lite.nn.functions import kernels, rotary
-from flaxformer_lite.nn.positions.encoding import Encoding, hooks
+from flaxformer_lite.nn.positions.encoding import Encoding, list_hooks
 
 START = "<!-- measured by benchmarks/positions.py -->"
 END = "<!-- to here -->"
@@ -48,7 +48,7 @@ def picture(position: Encoding, params: Any, length: int) -> list[list[float]] |
     span = position.span(len(tables["position"])) if "position" in tables else None
     at_1T = jnp.arange(min(length, len(span) if span else length), dtype=jnp.int32)[None]
     T = at_1T.shape[1]
-    hook, *_ = (*hooks(position), "")
+    hook, *_ = (*list_hooks(position), "")
     if hook == "embed":
         width = tables["position"].shape[1] if tables else 64
         vectors_TD = position.embed(tables, jnp.zeros((1, T, width)), at_1T)[0]

@@ -134,7 +134,7 @@ def pretraining(name: str, seed: int, effort: Effort) -> ExperimentConfig:
     )
     steps = effort.steps
     if not steps:
-        flops = setup.prepare(cfg).program.flops_per_step
+        flops = setup.prepare_experiment(cfg).program.flops_per_step
         steps = max(1, round(effort.teraflops * 1e12 / flops))
     return dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, steps=steps))
 

@@ -99,7 +99,7 @@ def experiment(model: ModelConfig, rate: float, steps: int) -> ExperimentConfig:
 
 def speed(cfg: ExperimentConfig) -> float:
     """Measures tokens per second of processor time over steps of training, after two."""
-    ready = setup.prepare(cfg)
+    ready = setup.prepare_experiment(cfg)
     batch = next(ready.train_batches(0))
     state = initial_state.initial_state(ready)
     begun = 0.0

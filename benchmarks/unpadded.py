@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks.pretraining import SHORTEST, labelled
 from flaxformer_lite import pages
 from flaxformer_lite.data import pipeline
-from flaxformer_lite.objectives.packing import Packing, cut
+from flaxformer_lite.objectives.packing import Packing, cut_documents
 from flaxformer_lite.objectives.rows import Tokenizer
 from flaxformer_lite.objectives.text.masked_lm import MaskedLm
 from flaxformer_lite.runs.evaluate_file import open_trained
@@ -48,7 +48,7 @@ class Alone(MaskedLm):
         *,
         shift: float = 0.0,
     ) -> Packing:
-        return cut(offsets, length - 2, minimum=2, shift=shift)
+        return cut_documents(offsets, length - 2, minimum=2, shift=shift)
 
 
 KINDS = {"packed": "masked_lm", "padded": "benchmarks.unpadded:Alone"}

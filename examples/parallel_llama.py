@@ -20,12 +20,12 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import llama
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.weight_map import add_prefix, weight_rows
 
 BASE = llama.BASE | dict(residual="parallel_shared")
 PRESETS = {"tiny": llama.PRESETS["tiny"], "1b": llama.PRESETS["1b"]}
-config = partial(build, f"{__name__}:Model", BASE, PRESETS, "1b")
+config = partial(build_config, f"{__name__}:Model", BASE, PRESETS, "1b")
 
 
 class Model(llama.Model):

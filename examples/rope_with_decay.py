@@ -14,7 +14,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.nn.positions.encoding import Table, relative
+from flaxformer_lite.nn.positions.encoding import Table, relative_positions
 from flaxformer_lite.nn.positions.rope import Rope
 
 
@@ -34,5 +34,7 @@ class RopeWithDecay(Rope):
 
     def bias(self, tables, q_BTNH, q_positions_BT, k_positions_BS, *, bidirectional):
         slope_N = jax.nn.softplus(tables["slope"].astype(jnp.float32) + self.start)
-        distance_BTS = jnp.abs(relative(q_positions_BT, k_positions_BS)).astype(jnp.float32)
+        distance_BTS = jnp.abs(relative_positions(q_positions_BT, k_positions_BS)).astype(
+            jnp.float32
+        )
         return -slope_N[None, :, None, None] * distance_BTS[:, None]

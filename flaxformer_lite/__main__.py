@@ -53,7 +53,7 @@ class Parser(argparse.ArgumentParser):
         flag = next((arg.partition("=")[0] for arg in unknown if arg.startswith("--")), "")
         if not flag:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
-        near = registry.nearest(flag, [*self.known_flags() - {"--help"}]) or fields
+        near = registry.did_you_mean(flag, [*self.known_flags() - {"--help"}]) or fields
         named = []
         for action in private_names.flags(self):
             if not action.option_strings:
@@ -132,7 +132,7 @@ def _main(argv: list[str]) -> None:
         parser.print_help()
         return
     if not argv[0].startswith("-") and argv[0] not in COMMANDS:
-        near = registry.nearest(argv[0], list(COMMANDS))
+        near = registry.did_you_mean(argv[0], list(COMMANDS))
         if argv[0] in hints.COMMANDS:
             near = f"; write {hints.COMMANDS[argv[0]]}"
         parser.error(f"{argv[0]}: no such command{near}; there are {', '.join(COMMANDS)}")

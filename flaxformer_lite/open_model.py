@@ -23,7 +23,7 @@ from flaxformer_lite.nn.adapters.merge import with_initial_factors
 from flaxformer_lite.pretrained import load
 from flaxformer_lite.pretrained.grow_tables import grow_positions, grow_vocabulary
 from flaxformer_lite.pretrained.lazy_params import stored_tree
-from flaxformer_lite.pretrained.place_params import place
+from flaxformer_lite.pretrained.place_params import place_params
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from flaxformer_lite.pretrained.tensor_names import by_layer, side_by_side
 
@@ -132,9 +132,9 @@ def load_pretrained(
     if new_head:
         stored = load.with_new(model, stored, seed)
     if new_adapter is None:
-        return model, place(model.cfg, stored, mesh)
+        return model, place_params(model.cfg, stored, mesh)
     model, stored = load.with_adapter(model, stored, new_adapter, seed)
-    params = place(model.cfg, stored, mesh)
+    params = place_params(model.cfg, stored, mesh)
     return model, with_initial_factors(new_adapter, params)
 
 

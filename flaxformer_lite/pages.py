@@ -48,8 +48,9 @@ def locate(value: str) -> str:
     elif name in known:
         return f"{folder() / name}.py{colon}{argument}"
     raise ConfigError(
-        f"--config={value}: no such {kind}{registry.nearest(Path(name).stem, known)}; the pages are"
-        f" {', '.join(known)}, and a file is named with a slash, as ./FILE, or ends in .py."
+        f"--config={value}: no such {kind}{registry.did_you_mean(Path(name).stem, known)}; the"
+        f" pages are {', '.join(known)}, and a file is named with a slash, as ./FILE, or ends in"
+        " .py."
     )
 
 

@@ -94,7 +94,7 @@ def resolve(folder: str, name: str) -> Any:
     name = RENAMED.get((folder, name), name)
     modules = _modules(folder)
     if name not in modules:
-        near = nearest(name, sorted(modules))
+        near = did_you_mean(name, sorted(modules))
         raise ValueError(
             f"{folder}: no {name[:80]!r}{near}; choose from {', '.join(sorted(modules))}, or your"
             " own as module:Name."
@@ -172,7 +172,7 @@ def code_of(cls: type) -> tuple[str, ...]:
     return (hashlib.sha256(Path(inspect.getfile(cls)).read_bytes()).hexdigest()[:16],)
 
 
-def nearest(name: str, choices: list[str]) -> str:
+def did_you_mean(name: str, choices: list[str]) -> str:
     """Returns "; did you mean 'X'?" if a choice is close to `name`, else an empty string."""
     close = difflib.get_close_matches(name[:100], choices, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
@@ -212,7 +212,7 @@ def _outside(name: str) -> tuple[types.ModuleType, Any]:
     for part in attribute.split("."):
         if not hasattr(value, part):
             raise ValueError(
-                f"{name!r}: {where} has no {part!r}{nearest(part, list(vars(value))) or '.'}"
+                f"{name!r}: {where} has no {part!r}{did_you_mean(part, list(vars(value))) or '.'}"
             )
         value = getattr(value, part)
     return module, value

@@ -201,7 +201,7 @@ def test_shrunk_task_learns_its_sample(name, tmp_path):
     config.data.tokenizer.update(name="bytes", min_count=0)
     config.optimizer.update(learning_rate=3e-3, warmup_steps=0, schedule="constant")
     config.train.update(steps=12, batch_size=8)
-    ready = setup.prepare(build(config))
+    ready = setup.prepare_experiment(build(config))
     batch = next(ready.train_batches(0))
     now = initial_state.initial_state(ready.program)
     losses = []

@@ -13,7 +13,7 @@ import tensorstore
 from flaxformer_lite.checkpoints.record import STATE, tell_unreadable
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.sharding.parameters import path_of
-from flaxformer_lite.storage.kvstore import explain_errors, spec
+from flaxformer_lite.storage.kvstore import explain_errors, store_spec
 from flaxformer_lite.storage.objects import Objects
 from flaxformer_lite.types import Array, Tree
 
@@ -198,7 +198,7 @@ def _base(at: Path | Objects, index: int | None = None) -> Json:
     """Returns the place of the database of process `index`, or of the merged one."""
     place = f"{STATE}/" if index is None else f"{STATE}/ocdbt.process_{index}/"
     if isinstance(at, Objects):
-        return spec(f"{at}/{place}")
+        return store_spec(f"{at}/{place}")
     return {"driver": "file", "path": f"{at.resolve()}/{place}"}
 
 

@@ -24,7 +24,7 @@ SEEDS = (0x9E3779B9, 0x85EBCA77)  # one per sum
 SMALL = 1 << 20  # bytes; smaller arrays are summed on the host, to compile nothing for them
 
 
-def describe(tree: object) -> Leaves:
+def describe_leaves(tree: object) -> Leaves:
     """Maps the path of each leaf to [dtype, shape, digest].
 
     Args:
@@ -42,7 +42,7 @@ def describe(tree: object) -> Leaves:
 
 def digest(tree: object) -> str:
     """Computes one digest over all leaves, equal if two trees are equal bit for bit."""
-    described = repr(sorted(describe(tree).items()))
+    described = repr(sorted(describe_leaves(tree).items()))
     return hashlib.sha256(described.encode()).hexdigest()
 
 

@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from flaxformer_lite.checkpoints import arrays
-from flaxformer_lite.checkpoints.digest import describe
+from flaxformer_lite.checkpoints.digest import describe_leaves
 from flaxformer_lite.checkpoints.disk import Disk
 from flaxformer_lite.checkpoints.record import (
     CheckpointError,
     Restored,
     UnreadableError,
     broken_leaf,
-    compare,
+    compare_leaves,
     first_line,
     first_reason,
     read_record,
-    sealed,
+    seal_record,
 )
 from flaxformer_lite.checkpoints.store import Store
 from flaxformer_lite.files.read import Json
@@ -72,7 +72,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         problem = self._storage.check_room(state)
         if problem:
             raise CheckpointError(f"checkpoint of step {step}: {problem} {self._last_good(step)}")
-        record = sealed({**meta, "step": step, "leaves": describe(state)})
+        record = seal_record({**meta, "step": step, "leaves": describe_leaves(state)})
         self.wait()
         self._saving = step
         try:
@@ -96,7 +96,7 @@ class Checkpoints(contextlib.AbstractContextManager):
           CheckpointError: the leaves differ from the target's, or every checkpoint is damaged.
         """
         damaged: dict[int, str] = {}
-        wanted = describe(target)
+        wanted = describe_leaves(target)
         steps = sorted(self._storage.steps(), reverse=True)
         for step in self._group.coordinate("checkpoints", steps, lambda answers: answers[0]):
             at = self._storage.at(step)
@@ -109,11 +109,11 @@ class Checkpoints(contextlib.AbstractContextManager):
                 # `accept` did not find what every record holds.
                 damaged[step] = f"its record cannot be read ({type(error).__name__}: {error})"
                 continue
-            compare(step, record["leaves"], wanted)
+            compare_leaves(step, record["leaves"], wanted)
             state, damaged[step] = self._on_all_processes(arrays.read, at, target)
             if state is None:
                 continue
-            broken = broken_leaf(record["leaves"], describe(state))
+            broken = broken_leaf(record["leaves"], describe_leaves(state))
             if broken:
                 where = _lies_in(at, broken)
                 damaged[step] = f"the content of {broken} does not match its digest{where}"

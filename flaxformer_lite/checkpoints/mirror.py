@@ -116,7 +116,7 @@ class Mirror:
 
 
 @contextlib.contextmanager
-def mirrored(place: Path, lock: Lock | None) -> Iterator[Mirror]:
+def open_mirror(place: Path, lock: Lock | None) -> Iterator[Mirror]:
     """Mirrors a workdir within the block; sends the files at its end, even after an error.
 
     Args:

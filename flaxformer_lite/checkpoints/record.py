@@ -40,7 +40,7 @@ class UnreadableError(CheckpointError):
     """A checkpoint that the system does not let this process read, as opposed to a damaged one."""
 
 
-def committed(names: list[str]) -> list[int]:
+def committed_steps(names: list[str]) -> list[int]:
     """Returns the steps of complete checkpoints, ascending, from the names of objects."""
     steps = [name.split("/")[0] for name in names if name.partition("/")[2] == FILE]
     return sorted(int(step) for step in steps if step.isdigit())
@@ -79,7 +79,7 @@ def _system_error(error: BaseException) -> tuple[int, str]:
     return int(told[1]), "".join(QUOTED_FILE.findall(str(error))[-1:])
 
 
-def sealed(record: Json) -> Json:
+def seal_record(record: Json) -> Json:
     """Adds to the record a digest of itself."""
     plain = json.loads(json.dumps(record))
     digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
@@ -124,7 +124,7 @@ def _checked(content: bytes, where: str, step: str) -> Json:
     """
     record = parse_object(content, where, {"step": int, "leaves": dict}, error=CheckpointError)
     stored = record.pop("digest", None)
-    if sealed(record)["digest"] != stored:
+    if seal_record(record)["digest"] != stored:
         raise CheckpointError(f"{where}: its content does not match its digest")
     if str(record.get("step", step)) != step:
         raise CheckpointError(
@@ -141,7 +141,7 @@ def _is_described(leaf: object) -> bool:
     return isinstance(leaf, list) and list(map(type, leaf)) == [str, list, str]
 
 
-def compare(step: int, stored: Leaves, wanted: Leaves) -> None:
+def compare_leaves(step: int, stored: Leaves, wanted: Leaves) -> None:
     """Rejects a tree whose paths, dtypes or shapes differ from those that were stored.
 
     orbax would cast dtypes silently, or raise an error about tree structures.

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError, ExperimentConfig, fingerprint, to_config_dict
-from flaxformer_lite.files.publish import new_directory, recover, write_file
+from flaxformer_lite.files.publish import new_directory, recover_directory, write_file
 from flaxformer_lite.files.read import read_bytes
 from flaxformer_lite.text import saved_files
 
@@ -43,7 +43,7 @@ def tokenizer_folder(folder: Path) -> Path:
     Raises:
       ConfigError: the tokenizer is missing, or was changed since the run wrote it.
     """
-    recover(folder / "tokenizer")
+    recover_directory(folder / "tokenizer")
     if not (folder / "tokenizer").is_dir():
         raise ConfigError(
             f"{folder}/tokenizer: missing; the run wrote it, and text cannot be encoded without it."

@@ -16,7 +16,7 @@ from pathlib import Path
 from etils import epath
 
 from flaxformer_lite.checkpoints import arrays
-from flaxformer_lite.checkpoints.record import FILE, CheckpointError, committed, first_reason
+from flaxformer_lite.checkpoints.record import FILE, CheckpointError, committed_steps, first_reason
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.runtime.processes import Processes
 from flaxformer_lite.storage.kvstore import explain_errors
@@ -39,7 +39,7 @@ class Store:
         self._before = before
         self._objects = Objects(str(url))
         names = self._objects.names()
-        self._steps = committed(names)
+        self._steps = committed_steps(names)
         if group.first:
             kept = set(map(str, self._steps))
             kept |= {name.split("/")[0] for name in names if name.endswith(f"/{DAMAGED}")}

@@ -13,14 +13,14 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from flaxformer_lite import registry
 from flaxformer_lite.checkpoints import arrays
-from flaxformer_lite.checkpoints.digest import Leaves, describe
+from flaxformer_lite.checkpoints.digest import Leaves, describe_leaves
 from flaxformer_lite.checkpoints.record import (
     FILE,
     CheckpointError,
     Restored,
     UnreadableError,
     broken_leaf,
-    committed,
+    committed_steps,
     first_line,
     read_record,
     tell_unreadable,
@@ -220,7 +220,7 @@ def newest_first(folder: Path, name: str) -> list[Path] | list[Objects]:
     url = address_of(folder)
     if url:
         objects = Objects(f"{url}/{name}")
-        return [objects.below(str(step)) for step in reversed(committed(objects.names()))]
+        return [objects.below(str(step)) for step in reversed(committed_steps(objects.names()))]
     names: list[str] = []
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), tell_unreadable(folder / name):
         names = os.listdir(folder / name)
@@ -262,7 +262,7 @@ def _params(at: Path | Objects) -> tuple[dict, dict]:
 def _read(at: Path | Objects, target: Tree, leaves: Leaves) -> Tree:
     """Reads arrays like `arrays.read`; raises CheckpointError if they differ from `leaves`."""
     read = arrays.read(at, target)
-    broken = broken_leaf(leaves, describe(read))
+    broken = broken_leaf(leaves, describe_leaves(read))
     if broken:
         raise CheckpointError(f"the content of {broken} does not match its digest")
     return read

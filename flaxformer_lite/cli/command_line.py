@@ -24,7 +24,7 @@ from flaxformer_lite.config.rules import (
 )
 from flaxformer_lite.files.home import expand_home
 from flaxformer_lite.files.publish import check_writable
-from flaxformer_lite.files.read import printable
+from flaxformer_lite.files.read import escape_controls
 
 BAD_INPUT = 2  # exit codes
 FAILED = 1
@@ -423,7 +423,7 @@ def integer(least: int, most: int = INT32) -> Callable[[str], int]:
 def print_text(text: str, end: str = "\n") -> None:
     """Prints a text of a model or a file; what a terminal would obey is escaped there."""
     if sys.stdout.isatty():
-        text = printable(text)
+        text = escape_controls(text)
     print(text, end=end, flush=True)
 
 
@@ -442,10 +442,10 @@ def fail(message: object, code: int, *, at_once: bool = False) -> NoReturn:
       at_once: whether to skip exit handlers, which might fail for the same reason.
     """
     # Imported here, where time no longer matters.
-    from flaxformer_lite.storage.stores import addressed
+    from flaxformer_lite.storage.stores import restore_addresses
 
     print_stack()
-    text = " ".join(addressed(str(message)).split())
+    text = " ".join(restore_addresses(str(message)).split())
     if "://" in text:  # other parsers repeat what they refuse
         text = SECRET.sub("***", text)
     line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

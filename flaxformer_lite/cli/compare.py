@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from flax.traverse_util import flatten_dict
 
-from flaxformer_lite.cli.open_model import folder_of, notice
+from flaxformer_lite.cli.open_model import folder_of, print_notice
 from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError, ExperimentConfig, plugin_name
 from flaxformer_lite.files.publish import write_file
@@ -21,7 +21,7 @@ from flaxformer_lite.objectives.base import Metric
 from flaxformer_lite.runs.report import metrics, page
 from flaxformer_lite.runs.report.chart import Line, draw_chart
 from flaxformer_lite.runs.start import resume
-from flaxformer_lite.storage.stores import addressed
+from flaxformer_lite.storage.stores import restore_addresses
 
 UNKNOWN = "-"
 TableRows = list[list[str]]  # the first row has the titles
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> None:
     results = summary(runs, metric)
     fields = differences(runs)
     for note in notes:
-        notice(note)
+        print_notice(note)
     _print(results)
     if fields[1:]:
         _print(fields)
@@ -99,7 +99,7 @@ def read(folder: Path, given: Sequence[str], *, allow_plugins: bool = False) -> 
     for other in given:
         same_name += Path(other).resolve().name == name
     if same_name != 1:
-        name = addressed(str(folder))
+        name = restore_addresses(str(folder))
     return ComparedRun(
         name, cfg, str(read_object(folder / "config.json").get("tokenizer")), history, evaluations
     )

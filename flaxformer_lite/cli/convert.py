@@ -14,7 +14,7 @@ from flax.traverse_util import flatten_dict
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.checkpoints.manager import first_line
 from flaxformer_lite.checkpoints.resolve_path import new_place
-from flaxformer_lite.cli.open_model import folder_of, notice, notices
+from flaxformer_lite.cli.open_model import folder_of, print_notice, print_warnings
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.config.choices import DTYPES
 from flaxformer_lite.model_details import load_labels
@@ -25,7 +25,7 @@ from flaxformer_lite.pretrained import folder, save_adapter
 from flaxformer_lite.pretrained.load import NAMED_HEADS
 from flaxformer_lite.pretrained.save import write_pretrained
 from flaxformer_lite.runs.report import model_card
-from flaxformer_lite.runtime.progress import reading
+from flaxformer_lite.runtime.progress import read_progress
 from flaxformer_lite.save_model import base_of, origin_of
 from flaxformer_lite.storage import hub
 from flaxformer_lite.types import Array, Shaped
@@ -63,7 +63,7 @@ def convert(
     foreign = folder.find_foreign(source)
     if foreign:
         for line in foreign.reader.describe(foreign.folder):
-            notice(line)
+            print_notice(line)
     shard_bytes = _bytes_of(shard_size)
     with new_place(dst) as made:
         if run:
@@ -74,7 +74,7 @@ def convert(
                 )
         else:
             dtype = dtype or _stored_dtype(source)
-        with notices():
+        with print_warnings():
             dtypes: dict[str, Any] = {}
             if dtype:
                 dtypes = {"dtype": dtype, "param_dtype": dtype}
@@ -87,7 +87,7 @@ def convert(
                 **dtypes,
             )
         total = sum(_size(leaf) for leaf in jax.tree.leaves(params))
-        with reading(f"writing {dst}", total) as advance:
+        with read_progress(f"writing {dst}", total) as advance:
             watched = jax.tree.map(lambda leaf: _Watched(leaf, advance), params)
             write_pretrained(made, model, watched, like=origin_of(model), shard_bytes=shard_bytes)
         cfg = model.cfg
@@ -96,7 +96,7 @@ def convert(
             kind = "sentence-transformers"
         card = _write_card(made, src, dst, source, cfg, params, kind, allow_plugins)
     if is_push and "\n# license:" in card:
-        notice(f"{dst}: {model_card.NO_LICENSE}")
+        print_notice(f"{dst}: {model_card.NO_LICENSE}")
     print(f"{dst}: {cfg.family}, head {cfg.head}, {total / 1e6:,.1f} MB in {cfg.param_dtype}")
 
 
@@ -131,7 +131,7 @@ def _write_card(
         card = model_card.make_card(dst, cfg, count, known)
         model_card.write_card(made, card)
     except Exception as error:  # the weights are written
-        notice(f"{dst}: no model card ({first_line(error)})")
+        print_notice(f"{dst}: no model card ({first_line(error)})")
         return ""
     return card
 
@@ -149,7 +149,7 @@ def write_adapter(
     overrides: dict[str, Any] = {}
     if dtype:
         overrides["param_dtype"] = dtype
-    with notices():
+    with print_warnings():
         model, params = open_pretrained(source, allow_plugins=allow_plugins, **overrides)
     cfg = model.cfg
     with new_place(dst) as made:
@@ -185,7 +185,7 @@ def _stored_dtype(source: Path) -> str:
     kinds = {str(dtype) for dtype in dtypes if dtype.kind not in "iub"}
     if len(kinds) == 1 and kinds <= set(DTYPES):
         return kinds.pop()
-    notice(
+    print_notice(
         f"{source} holds {', '.join(sorted(kinds))}: written as float32; --dtype chooses another."
     )
     return "float32"

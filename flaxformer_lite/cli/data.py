@@ -15,13 +15,13 @@ from rich.text import Text
 
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.cli.render_example import Renderer, parts_of
-from flaxformer_lite.cli.tables import console
+from flaxformer_lite.cli.tables import make_console
 from flaxformer_lite.config import ExperimentConfig, plugin_name
 from flaxformer_lite.data import table
 from flaxformer_lite.data.corpus import Corpus, Records
 from flaxformer_lite.data.pipeline import Dataset, open_dataset
 from flaxformer_lite.data.stored_features import StoredFeatures
-from flaxformer_lite.files.read import printable
+from flaxformer_lite.files.read import escape_controls
 from flaxformer_lite.models import build_model
 from flaxformer_lite.runs import packing
 from flaxformer_lite.runs.start import warm_start
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> None:
     clock = time.monotonic()
     data = open_dataset(cfg, "train", labels=warm_start.known_labels(cfg))
     seconds = time.monotonic() - clock
-    out = console()
+    out = make_console()
     if args.what == "show":
         seed = cfg.seed if args.seed is None else args.seed
         _show(out, data, args.rows, seed)
@@ -262,7 +262,7 @@ def _print(out: Console, rows: Iterable[tuple[str, str | Text]]) -> None:
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         if isinstance(value, str):
-            value = printable(value)
+            value = escape_controls(value)
         grid.add_row(name, value)
         if not out.is_terminal:
             out.print(f"{name:{width}}  {value}", soft_wrap=True)

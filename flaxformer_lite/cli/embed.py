@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flaxformer_lite.cli import command_line
-from flaxformer_lite.cli.open_model import folder_of, notice, notices, open_named_model
+from flaxformer_lite.cli.open_model import folder_of, open_named_model, print_notice, print_warnings
 from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.publish import new_file
@@ -39,9 +39,9 @@ def run(args: argparse.Namespace) -> None:
     else:
         prompt = layers.prompt_of(args.task)
         if prompt:
-            notice(f"before each text, as this model asks: {prompt!r}; --prompt '' for none.")
+            print_notice(f"before each text, as this model asks: {prompt!r}; --prompt '' for none.")
     opened = open_named_model(args, folder=folder)
-    with notices():
+    with print_warnings():
         vectors = embed(opened, texts, layers, prompt=prompt, task=args.task)
     if args.out:
         print(f"{args.out}: {_saved(args.out, vectors)}, float32")

@@ -7,12 +7,12 @@ import numpy as np
 
 from flaxformer_lite import registry
 from flaxformer_lite.cli import retrieve
-from flaxformer_lite.cli.open_model import folder_of, notices
-from flaxformer_lite.cli.predict import options_of, predicted, write_rows
+from flaxformer_lite.cli.open_model import folder_of, print_warnings
+from flaxformer_lite.cli.predict import options_of, predicted_rows, write_rows
 from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError, plugin_name
 from flaxformer_lite.data.retrieval import is_beir
-from flaxformer_lite.files.read import Json, shown
+from flaxformer_lite.files.read import Json, quote_name
 from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.objectives.tables.breakdown import Breakdown, cell_text
 from flaxformer_lite.runs.evaluate_file import open_file, open_trained
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> None:
             "--query_prompt, --document_prompt: are for retrieval; add --retrieval, or leave them"
             " out."
         )
-    with notices():
+    with print_warnings():
         trained = open_trained(
             folder_of(args.model),
             dtype=args.dtype,
@@ -47,7 +47,9 @@ def run(args: argparse.Namespace) -> None:
         metrics, predictions = trained.evaluate(data)
         baseline = trained.baseline(data)
     if args.output:
-        write_rows(args.output, predicted(data, predictions), escape_formulas=args.escape_formulas)
+        write_rows(
+            args.output, predicted_rows(data, predictions), escape_formulas=args.escape_formulas
+        )
     breakdown = objective.breakdown(predictions, np.arange(data.num_examples), data)
     if args.json:
         result: Json = {"examples": data.num_examples, **metrics}
@@ -86,7 +88,7 @@ def show(table: Breakdown) -> None:
     """Prints a table, at most ROWS of it."""
     rows = []
     for row in table.rows[:ROWS]:
-        rows.append([shown(cell_text(cell)) for cell in row])
+        rows.append([quote_name(cell_text(cell)) for cell in row])
     if not rows:
         return
     print(f"\n{table.title}")

@@ -9,7 +9,7 @@ import numpy as np
 
 from flaxformer_lite.cli.open_model import Opened, folder_of, open_named_model
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.files.read import shown
+from flaxformer_lite.files.read import quote_name
 from flaxformer_lite.inference.task import check_token_ids
 from flaxformer_lite.model_folder import is_workdir
 from flaxformer_lite.pretrained import folder
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> None:
         if len(guesses) > 1:
             print(f"mask {number}")
         for token, probability in best:
-            print(f"{probability:7.4f}  {shown(token)}")
+            print(f"{probability:7.4f}  {quote_name(token)}")
 
 
 def fill(opened: Opened, text: str, top_k: int) -> list[list[tuple[str, float]]]:

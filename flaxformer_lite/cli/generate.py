@@ -8,16 +8,16 @@ from flaxformer_lite.cli import command_line
 from flaxformer_lite.cli.commands.texts import SETTINGS
 from flaxformer_lite.cli.open_model import (
     Opened,
-    notice,
     open_named_model,
+    print_notice,
 )
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.inference.engine import is_encoder_decoder
 from flaxformer_lite.inference.generate import generate, stream
 from flaxformer_lite.inference.published import DRAWS, read_settings
-from flaxformer_lite.inference.settings import settings
-from flaxformer_lite.inference.task import check_token_ids, ids_without_text, longest
+from flaxformer_lite.inference.settings import make_settings
+from flaxformer_lite.inference.task import check_token_ids, ids_without_text, max_tokens
 from flaxformer_lite.model_folder import is_workdir
 from flaxformer_lite.pretrained import chat
 from flaxformer_lite.types import Params
@@ -34,7 +34,9 @@ def run(args: argparse.Namespace) -> None:
     for name in ("max_new_tokens", *GUESSES, *(name for name, *_ in SETTINGS)):
         if getattr(args, name) is not None:
             options[name] = getattr(args, name)
-    settings(**{"max_new_tokens": NEW_TOKENS} | options)  # raises on bad values, before reading
+    make_settings(
+        **{"max_new_tokens": NEW_TOKENS} | options
+    )  # raises on bad values, before reading
     if args.stream and (len(args.prompt) > 1 or options.get("num_return_sequences", 1) > 1):
         raise ConfigError(
             "--stream: prints one text at a time; leave it out, or pass a single --prompt."
@@ -45,7 +47,7 @@ def run(args: argparse.Namespace) -> None:
         raise ConfigError("--draft_tokens: needs a draft model; add --draft.")
     opened = open_named_model(args)
     if opened.tokenizer.chat_template and not args.chat:
-        notice(
+        print_notice(
             "this model has a chat template; --chat uses it, and without it the prompt is continued"
             " as it is."
         )
@@ -88,7 +90,7 @@ def _open_draft(args: argparse.Namespace, opened: Opened) -> tuple[nn.Module, Pa
 def default_new_tokens(opened: Opened, prompts: list[list[int]]) -> int:
     """Returns the default number of new tokens: NEW_TOKENS, or fewer if positions run out."""
     start = 1 if is_encoder_decoder(opened.cfg) else max(map(len, prompts))
-    return max(1, min(NEW_TOKENS, longest(opened.cfg) - start))
+    return max(1, min(NEW_TOKENS, max_tokens(opened.cfg) - start))
 
 
 def encode(opened: Opened, text: str, args: argparse.Namespace) -> list[int]:
@@ -128,7 +130,7 @@ def with_published(opened: Opened, options: Json) -> Json:
         if "token" not in name and name not in options:
             applied.append(f"{name}={value}")
     if applied:
-        notice(f"settings of this model: {', '.join(applied)}")
+        print_notice(f"settings of this model: {', '.join(applied)}")
     tokenizer = opened.tokenizer
     vocab = opened.cfg.of_decoder.vocab_size
     defaults: Json = {"pad_token_id": min(tokenizer.pad_id, vocab - 1)}

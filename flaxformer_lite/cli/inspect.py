@@ -14,7 +14,7 @@ from flax.traverse_util import flatten_dict
 from flaxformer_lite import registry
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.cli import command_line
-from flaxformer_lite.cli.open_model import folder_of, notice
+from flaxformer_lite.cli.open_model import folder_of, print_notice
 from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig, plugin_name
 from flaxformer_lite.model_folder import is_workdir
@@ -76,7 +76,7 @@ def read(where: Path, family: str | None = None, *, allow_plugins: bool = False)
     if is_workdir(where):
         run = workdir.read_run(where, allow_plugins=allow_plugins)
         for what in run.notices:
-            notice(what)
+            print_notice(what)
         form = f"training workdir, step {run.step} ({plugin_name(run.cfg.objective)})"
         return Contents(form, run.cfg.model, "", published_names(run.cfg.model, run.params))
     tensors = folder.open_weights(where)
@@ -120,7 +120,9 @@ def published_names(cfg: ModelConfig, params: dict) -> Mapping[str, Shaped]:
             hf_config.write_config(family, cfg)
             return published_tensors(family.PUBLISHED, cfg, base) | adapter
         except ConfigError as error:
-            notice(f"parameters are listed by path, as they have no published names ({error})")
+            print_notice(
+                f"parameters are listed by path, as they have no published names ({error})"
+            )
     return flat
 
 

@@ -11,8 +11,8 @@ import jax
 from flaxformer_lite.cli.generate import with_published
 from flaxformer_lite.cli.open_model import (
     Opened,
-    notice,
     open_named_model,
+    print_notice,
 )
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.publish import write_file
@@ -21,7 +21,7 @@ from flaxformer_lite.inference.inside.figure import save_figure
 from flaxformer_lite.inference.inside.lens import running_stacks
 from flaxformer_lite.inference.inside.page import render
 from flaxformer_lite.inference.inside.summary import Inside, look_inside
-from flaxformer_lite.inference.task import check_token_ids, longest
+from flaxformer_lite.inference.task import check_token_ids, max_tokens
 
 
 def run(args: argparse.Namespace) -> None:
@@ -58,12 +58,12 @@ def encode(opened: Opened, text: str, flag: str, limit: int, **options: Any) -> 
 
     A truncated text gets a notice.
     """
-    limit = min(limit, longest(opened.cfg), opened.tokenizer.max_length or limit)
+    limit = min(limit, max_tokens(opened.cfg), opened.tokenizer.max_length or limit)
     ids = check_token_ids(opened.cfg, opened.tokenizer.encode(text, **options))
     if not ids:
         raise ConfigError(f"--{flag}: has no token of this model's tokenizer; pass other words.")
     if len(ids) > limit:
-        notice(
+        print_notice(
             f"--{flag} has {len(ids)} tokens and is cut at {limit}; --max_tokens allows more where"
             " the model does."
         )
@@ -73,7 +73,7 @@ def encode(opened: Opened, text: str, flag: str, limit: int, **options: Any) -> 
 def target_of(opened: Opened, ids: list[int], args: argparse.Namespace) -> list[int]:
     """Returns the tokens of --target; by default the greedy answer of an encoder-decoder."""
     stacks = running_stacks(opened.model)
-    room = longest(opened.cfg) - len(ids)
+    room = max_tokens(opened.cfg) - len(ids)
     if args.prefix_lm and stacks != ("decoder",):
         raise ConfigError(
             f"--prefix_lm: needs a decoder-only model, but {opened.cfg.family} has an encoder;"
@@ -92,7 +92,7 @@ def target_of(opened: Opened, ids: list[int], args: argparse.Namespace) -> list[
         return []
     if opened.cfg.head not in opened.model.vocab_heads:
         return ids  # without a head there is no answer; the decoder reads the text, as BART's does
-    most = min(args.max_tokens, longest(opened.cfg) - 1)
+    most = min(args.max_tokens, max_tokens(opened.cfg) - 1)
     settings = with_published(opened, {"max_new_tokens": most, "temperature": 0, "num_beams": 1})
     answer = generate(opened.model, opened.params, [ids], return_scores=True, **settings)
     start = answer.sequences.shape[1] - int(answer.lengths[0])

@@ -3,7 +3,7 @@
 import argparse
 
 from flaxformer_lite.cli import retrieve
-from flaxformer_lite.cli.open_model import notice, notices
+from flaxformer_lite.cli.open_model import print_notice, print_warnings
 from flaxformer_lite.cli.predict import write_rows
 from flaxformer_lite.data.retrieval import read_pairs
 from flaxformer_lite.inference.mining import MiningRules, mine
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> None:
         excluded.append({*rows, texts.get(text, rows[0])})
     most = max(map(len, answers))
     depth = rules.last(most) + max(map(len, excluded))
-    with notices():
+    with print_warnings():
         layers, opened = retrieve.open_sentence_model(args)
         prompts = retrieve.prompts_of(args)
         hits, similar = retrieve.nearest_and_scores(opened, layers, data, depth, prompts, answers)
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> None:
             counts.append(len(listed))
     few = sum(count < rules.negatives for count in counts)
     if few:
-        notice(
+        print_notice(
             f"{few:,} of {len(made):,} rows have fewer than {rules.negatives} negatives, as the"
             " ranges, scores and margins leave no more; --range_max looks at more candidates."
         )

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 
 from flaxformer_lite.config import ModelConfig
-from flaxformer_lite.files.read import printable
+from flaxformer_lite.files.read import escape_controls
 from flaxformer_lite.model_details import load_tokenizer
 from flaxformer_lite.model_folder import on_disk
 from flaxformer_lite.nn.adapters.merge import merge_adapter
 from flaxformer_lite.open_model import load_pretrained
 from flaxformer_lite.pretrained.folder import check_exists
 from flaxformer_lite.runtime.log import capture_logs
-from flaxformer_lite.storage.stores import addressed
+from flaxformer_lite.storage.stores import restore_addresses
 from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
 
 # flags that `load_pretrained` takes as they are
@@ -59,7 +59,7 @@ def open_model(
     folder = folder_of(path)
     tokenizer = load_tokenizer(folder, family=family, allow_plugins=allow_plugins)
     options |= {"family": family, "allow_plugins": allow_plugins}
-    with notices():
+    with print_warnings():
         loaded = load_pretrained(folder, head, **options)
         if "quantize" not in options:
             loaded = merge_adapter(*loaded)
@@ -92,11 +92,11 @@ def folder_of(path: str | Path) -> Path:
     return folder
 
 
-def notices() -> contextlib.AbstractContextManager[None]:
+def print_warnings() -> contextlib.AbstractContextManager[None]:
     """Prints each warning that the library logs within the block as one line."""
-    return capture_logs(logging.WARNING, notice)
+    return capture_logs(logging.WARNING, print_notice)
 
 
-def notice(text: str) -> None:
+def print_notice(text: str) -> None:
     """Prints a line for the user on stderr."""
-    print(f"notice: {printable(addressed(text))}", file=sys.stderr)
+    print(f"notice: {escape_controls(restore_addresses(text))}", file=sys.stderr)

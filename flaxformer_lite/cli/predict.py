@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from flaxformer_lite.cli import command_line
-from flaxformer_lite.cli.open_model import folder_of, notice, notices
+from flaxformer_lite.cli.open_model import folder_of, print_notice, print_warnings
 from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.files.publish import write_file
 from flaxformer_lite.files.read import Json
@@ -22,7 +22,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of cells that spr
 
 def run(args: argparse.Namespace) -> None:
     """Writes the predictions, as csv on stdout if no file is named."""
-    with notices():
+    with print_warnings():
         trained = open_trained(
             folder_of(args.model),
             dtype=args.dtype,
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> None:
         )
         data = open_file(trained, args.data, predicts=True)
         _, predictions = trained.evaluate(data, scored=False)
-        rows = predicted(data, predictions)
+        rows = predicted_rows(data, predictions)
     if args.output:
         write_rows(args.output, rows, escape_formulas=args.escape_formulas)
         print(f"{args.output}: {len(rows):,} rows")
@@ -46,7 +46,7 @@ def options_of(args: argparse.Namespace) -> Json:
     return {"length": args.length, "columns": args.columns, "batch_size": args.batch_size}
 
 
-def predicted(data: Dataset, predictions: dict[str, np.ndarray]) -> list[Json]:
+def predicted_rows(data: Dataset, predictions: dict[str, np.ndarray]) -> list[Json]:
     """Returns the rows of the table, each with its predictions."""
     records = data.records
     decoded = data.task.decode(predictions, records)
@@ -90,7 +90,7 @@ def _for_spreadsheets(rows: list[Json], escape: bool) -> list[Json]:
     for row in rows:
         count += sum(map(_is_formula, row.values()))
     if count:
-        notice(
+        print_notice(
             f"{count:,} cells begin like a formula (one of = + - @), which a spreadsheet would"
             " compute; --escape_formulas puts an apostrophe before them."
         )

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from flaxformer_lite.cli.open_model import folder_of, notice
-from flaxformer_lite.cli.steps import listed, shown
+from flaxformer_lite.cli.open_model import folder_of, print_notice
+from flaxformer_lite.cli.steps import format_row, join_places
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.runs import replay
 from flaxformer_lite.runs.batch_history import BatchHistory
@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> None:
         raise ConfigError(f"--output={output}: exists already; name a new folder.")
     point = replay.before_step(folder, args.at, allow_plugins=args.allow_plugins)
     for line in point.notices:
-        notice(line)
+        print_notice(line)
     cfg = point.experiment.cfg
     origin = f"checkpoint {point.start}" if point.start else "the first step"
     losses = replay.row_losses(point)
@@ -34,8 +34,8 @@ def run(args: argparse.Namespace) -> None:
     places = history.places(args.at)
     texts = history.texts(args.at)
     for row in np.argsort(-np.nan_to_num(losses, nan=np.inf), kind="stable"):
-        print(f"{losses[row]:9.4f}  row {row}  {listed(places[row])}")
-        print(f"           {shown(texts[row])}")
+        print(f"{losses[row]:9.4f}  row {row}  {join_places(places[row])}")
+        print(f"           {format_row(texts[row])}")
     if output:
         if not math.isfinite(values["param_norm"]):
             raise ConfigError(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 
-from flaxformer_lite.cli.open_model import Opened, folder_of, notices, open_named_model
+from flaxformer_lite.cli.open_model import Opened, folder_of, open_named_model, print_warnings
 from flaxformer_lite.cli.predict import write_rows
 from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError
@@ -19,7 +19,7 @@ from flaxformer_lite.inference.retrieval import DEEPEST, Collected, Hits, metric
 from flaxformer_lite.model_details import load_sentence_layers
 from flaxformer_lite.objectives.tables import retrieval
 from flaxformer_lite.pretrained.sentences import SentenceLayers
-from flaxformer_lite.runtime.progress import counting
+from flaxformer_lite.runtime.progress import count_progress
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -42,7 +42,7 @@ def evaluate(args: argparse.Namespace) -> None:
         raise ConfigError("--columns: is for tables; the names in a folder of BEIR are fixed.")
     else:
         data = read_beir(args.data, where)
-    with notices():
+    with print_warnings():
         layers, opened = open_sentence_model(args)
         hits = nearest(opened, layers, data, DEEPEST, prompts_of(args))
         baseline = _words(data)
@@ -127,7 +127,7 @@ def nearest_and_scores(
     queries = embed(
         opened, list(data.queries.values()), layers, task="query", prompt=prompts["query"]
     )
-    with counting("documents", len(documents)) as advance:
+    with count_progress("documents", len(documents)) as advance:
 
         def vectors_of(start: int, end: int) -> Vectors:
             texts = documents[start:end]

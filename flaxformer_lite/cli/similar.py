@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from flaxformer_lite.cli import command_line, retrieve
-from flaxformer_lite.cli.open_model import folder_of, notice, notices
+from flaxformer_lite.cli.open_model import folder_of, print_notice, print_warnings
 from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.inference.retrieval import Collected
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> None:
                 f"--analogy={text!r}: must be three words, such as 'paris france london'."
             )
         analogies.append(words)
-    with notices():
+    with print_warnings():
         vectors = load_word_vectors(
             folder_of(args.model), family=args.family, allow_plugins=args.allow_plugins
         )
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> None:
             ids = vectors.ids_of(word)
             if len(ids) > 1:
                 tokens = ", ".join(vectors.pieces[i].decode(errors="replace").strip() for i in ids)
-                notice(
+                print_notice(
                     f"{word!r} is {len(ids)} tokens ({tokens}); the mean of their vectors is used."
                 )
         for word in args.word:
@@ -75,7 +75,7 @@ def _print_texts(args: argparse.Namespace) -> None:
         raise ConfigError(f"--file={args.file}: has no text.")
     queries = {f"{number:09d}": text for number, text in enumerate(args.text)}
     corpus = {f"{number:09d}": text for number, text in enumerate(lines)}
-    with notices():
+    with print_warnings():
         layers, opened = retrieve.open_sentence_model(args)
         data = Collected(queries, corpus, {})
         hits = retrieve.nearest(opened, layers, data, args.top_k, retrieve.prompts_of(args))

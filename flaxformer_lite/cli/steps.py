@@ -4,7 +4,7 @@ import argparse
 import textwrap
 from collections.abc import Iterable
 
-from flaxformer_lite.cli.open_model import folder_of, notice
+from flaxformer_lite.cli.open_model import folder_of, print_notice
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.runs import batch_history
 
@@ -25,18 +25,18 @@ def run(args: argparse.Namespace) -> None:
         texts = history.texts(args.at)
         print(f"step {args.at} of {history.cfg.train.steps}: {len(texts)} rows")
         for number, text in enumerate(texts):
-            print(f"row {number}  {listed(places[number], full=args.full)}")
-            print(f"    {shown(text, full=args.full)}")
+            print(f"row {number}  {join_places(places[number], full=args.full)}")
+            print(f"    {format_row(text, full=args.full)}")
     if args.document:
         last = batch_history.last_step(folder, history.cfg)
         count = 0
         for step, row in history.saw(args.document, last):
             print(f"step {step}  row {row}", flush=True)
             count += 1
-        notice(f"rows found in steps 1 to {last}: {count}.")
+        print_notice(f"rows found in steps 1 to {last}: {count}.")
 
 
-def listed(places: Iterable[str], *, full: bool = False) -> str:
+def join_places(places: Iterable[str], *, full: bool = False) -> str:
     """Joins places in one line, only the first few unless `full`."""
     places = list(places)
     if full or len(places) <= FEW:
@@ -44,7 +44,7 @@ def listed(places: Iterable[str], *, full: bool = False) -> str:
     return f"{', '.join(places[:FEW])} and {len(places) - FEW} more"
 
 
-def shown(text: str, *, full: bool = False) -> str:
+def format_row(text: str, *, full: bool = False) -> str:
     """Formats a row's text in one line, only its beginning unless `full`."""
     line = repr(text)[1:-1]
     return line if full else textwrap.shorten(line, SHORT, placeholder=" ...")

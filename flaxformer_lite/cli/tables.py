@@ -6,13 +6,13 @@ from rich.cells import cell_len
 from rich.console import Console, JustifyMethod
 from rich.table import Table
 
-from flaxformer_lite.files.read import printable
+from flaxformer_lite.files.read import escape_controls
 
 WIDTH = 200  # columns of a file or pipe
 MANY = 1000  # rows above which wrapping cells to a terminal's width takes seconds
 
 
-def console() -> Console:
+def make_console() -> Console:
     width: int | None = WIDTH
     if Console().is_terminal:
         width = None
@@ -23,8 +23,8 @@ def print_table(
     titles: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[int]
 ) -> None:
     """Prints a table; columns whose numbers are in `right` are right-aligned."""
-    titles = list(map(printable, titles))
-    cells = [list(map(printable, row)) for row in rows]
+    titles = list(map(escape_controls, titles))
+    cells = [list(map(escape_controls, row)) for row in rows]
     if len(cells) > MANY:
         _print_plain(titles, cells, right)
         return
@@ -36,7 +36,7 @@ def print_table(
         table.add_column(title, justify=justify, overflow="fold")
     for row in cells:
         table.add_row(*row)
-    console().print(table)
+    make_console().print(table)
 
 
 def _print_plain(

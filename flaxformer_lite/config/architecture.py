@@ -35,7 +35,7 @@ from flaxformer_lite.config.rules import (
     TokenId,
     fields_with_mark,
     optional_plugin,
-    plugin,
+    plugin_field,
     plugin_name,
     raise_if_invalid,
 )
@@ -162,7 +162,7 @@ class Architecture(Record):
     attention_gate: bool = False
     # each head learns the logit of one more column, which has no value (gpt-oss)
     attention_sinks: bool = False
-    position: Any = plugin("positions", "nope")
+    position: Any = plugin_field("positions", "nope")
     attention_scale: NotNegative | None = None  # None: 1 / sqrt(head_dim)
     attention_softcap: NotNegative = 0.0  # 0: off; else logits become cap * tanh(logits / cap)
     logit_softcap: NotNegative = 0.0
@@ -485,7 +485,7 @@ def check_names(fields: Iterable[str]) -> None:
         if name in OTHER_NAMES:
             raise ConfigError(f"{name}: no field of ModelConfig; write {OTHER_NAMES[name]}.")
         if name not in known:
-            way_out = registry.nearest(name, known) or "; leave it out."
+            way_out = registry.did_you_mean(name, known) or "; leave it out."
             raise ConfigError(f"{name}: no field of ModelConfig{way_out}")
 
 

@@ -133,6 +133,6 @@ def check_mixture(data: Any) -> None:
     for change in changes:
         for name in change.weights:
             if name not in sources:
-                near = registry.nearest(name, list(sources))
+                near = registry.did_you_mean(name, list(sources))
                 rule = f"no source {name!r}{near}; the mixture has {', '.join(sources)}."
                 raise_if_invalid("mixture_schedule", schedule, rule)

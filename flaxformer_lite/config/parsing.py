@@ -20,7 +20,7 @@ from flaxformer_lite.config.rules import (
     ConfigError,
     PluginError,
     Sections,
-    check,
+    check_fields,
     declared_fields,
     format_value,
     names_plugin,
@@ -57,7 +57,7 @@ def from_config_dict(
     hints = declared_fields(cls)
     for key in values:
         if key not in hints:
-            near = registry.nearest(str(key), list(hints))
+            near = registry.did_you_mean(str(key), list(hints))
             if not isinstance(key, str) or not key.isprintable():
                 key = format_value(key)
             raise ConfigError(
@@ -74,7 +74,7 @@ def from_config_dict(
         ):
             raise ConfigError(f"{where}.{f.name}: missing; {cls.__name__} needs it.")
     try:
-        check(cls, built)  # a plug-in need not call it in __post_init__, as our records do
+        check_fields(cls, built)  # a plug-in need not call it in __post_init__, as our records do
         return cls(**built)
     except ValueError as error:
         raise ConfigError(_with_path(str(error), where.partition(".")[2], list(hints))) from None

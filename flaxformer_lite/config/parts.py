@@ -278,7 +278,7 @@ class AdapterConfig(Record, abc.ABC):
 
     def adapts(self, path: str) -> bool:
         """Returns whether the kernel at this path is adapted."""
-        return not self.trains(path) and matches(self.targets, path)
+        return not self.trains(path) and matches_any(self.targets, path)
 
     def adapts_table(self, path: str) -> bool:
         """Returns whether the table of the logits at this path is adapted.
@@ -288,7 +288,7 @@ class AdapterConfig(Record, abc.ABC):
         """
         module = path.rpartition("/")[0].rpartition("/")[2]
         naming = tuple(pattern for pattern in self.targets if module in pattern)
-        return not self.trains(path) and matches(naming, path)
+        return not self.trains(path) and matches_any(naming, path)
 
     def beside_table(
         self, layer: LayerScope, x: "jax.Array", kernel_VE: "jax.Array"
@@ -307,7 +307,7 @@ class AdapterConfig(Record, abc.ABC):
 
     def trains(self, path: str) -> bool:
         """Returns whether the model's own parameter at this path is trained whole."""
-        return matches(self.trained, path)
+        return matches_any(self.trained, path)
 
     @property
     def frozen(self) -> str:
@@ -337,7 +337,7 @@ class AdapterConfig(Record, abc.ABC):
             if name == "kernel" and "/layer" in module:
                 named.add(module.rpartition("/")[2])
         for pattern in self.targets:
-            if not matches((pattern,), *adapted):
+            if not matches_any((pattern,), *adapted):
                 raise ConfigError(
                     f"adapter.targets={pattern!r}: matches the path of no matrix that can be"
                     f" adapted; those in layers are called {', '.join(sorted(named))}."
@@ -389,7 +389,7 @@ class AdapterConfig(Record, abc.ABC):
         """
 
 
-def matches(patterns: Patterns, *paths: str) -> bool:
+def matches_any(patterns: Patterns, *paths: str) -> bool:
     """Returns whether any pattern is found in any of the paths."""
     return any(re.search(pattern, path) for pattern in patterns for path in paths)
 

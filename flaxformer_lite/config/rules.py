@@ -54,7 +54,7 @@ class OneOf(NamedTuple):
     def __call__(self, value: str) -> str:
         if value in self.names:
             return ""
-        near = registry.nearest(value, list(self.names))
+        near = registry.did_you_mean(value, list(self.names))
         return f"no {format_value(value)}{near}; choose from {', '.join(self.names)}."
 
 
@@ -227,7 +227,7 @@ class Record:
     """Base class of all config records; rejects values that the field annotations do not allow."""
 
     def __post_init__(self) -> None:
-        check(type(self), vars(self))
+        check_fields(type(self), vars(self))
 
 
 class Sections(dict):
@@ -240,7 +240,7 @@ class Sections(dict):
         return hash(tuple(self.items()))
 
 
-def check(cls: type, values: Mapping[str, object]) -> None:
+def check_fields(cls: type, values: Mapping[str, object]) -> None:
     """Checks the values of a record's fields.
 
     Raises:
@@ -257,7 +257,7 @@ def raise_if_invalid(name: str, value: object, problem: str) -> None:
         raise ConfigError(f"{name}={format_value(value)}: {problem}")
 
 
-def plugin(folder: str, default: str) -> Any:
+def plugin_field(folder: str, default: str) -> Any:
     """Declares a field that holds a plug-in's own record, chosen by its `name` key."""
     return dataclasses.field(
         default_factory=lambda: registry.resolve_class(folder, default)(),

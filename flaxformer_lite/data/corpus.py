@@ -333,7 +333,7 @@ def _train_tokenizer(cfg: DataConfig, texts: Sequence[Text]) -> Path:
         characters = sum(text.split().characters for text in texts)
         every = max(1, math.ceil(characters / tokenizer_training.MOST[cfg.tokenizer.name]))
         name = cfg.tokenizer.name
-        with progress.reading(f"training the {name} tokenizer", characters) as advance:
+        with progress.read_progress(f"training the {name} tokenizer", characters) as advance:
             trained = tokenizer_training.train(cfg.tokenizer, _training_text(texts, every, advance))
             trained.save(folder)
 

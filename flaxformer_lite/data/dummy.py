@@ -8,8 +8,8 @@ import numpy as np
 
 from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.data.corpus import Records
-from flaxformer_lite.data.encoded_rows import LabelledRecords, encode
-from flaxformer_lite.data.mixture import tagged
+from flaxformer_lite.data.encoded_rows import LabelledRecords, encode_rows
+from flaxformer_lite.data.mixture import tag_source
 from flaxformer_lite.data.open_tokenizer import open_tokenizer
 from flaxformer_lite.data.table import Table
 from flaxformer_lite.objectives.packing import Packing
@@ -56,7 +56,7 @@ def _examples(cfg: ExperimentConfig, count: int, seed: int) -> list[Example]:
     examples = []
     for row, source in zip(range(count), sources, strict=False):
         example = cfg.objective.make_example(records, row % len(records), rng)
-        examples.append(tagged(example, cfg.data.mixture, source))
+        examples.append(tag_source(example, cfg.data.mixture, source))
     return examples
 
 
@@ -71,7 +71,7 @@ def _sample(cfg: ExperimentConfig) -> tuple[Task, LabelledRecords]:
         task = task.fit(rows, {})
     table = Table("the sample", (), rows, "")
     model = cfg.model.skeleton, cfg.model.type_vocab_size
-    return task, encode(task, cfg.data, table, rows, tokenizer.Bytes(), *model)
+    return task, encode_rows(task, cfg.data, table, rows, tokenizer.Bytes(), *model)
 
 
 def _records(cfg: ExperimentConfig, lengths: np.ndarray, rng: np.random.Generator) -> Records:

@@ -118,7 +118,7 @@ class LabelledRecords:
         return numbers
 
 
-def encode(
+def encode_rows(
     objective: Task,
     cfg: DataConfig,
     read: Table,
@@ -198,7 +198,7 @@ def _encoded_in_files(objective: Task, reader: LabelledRecords, root: str) -> La
             (folder / "row_of").open("wb") as row_of,
             (folder / "sizes").open("wb") as sizes,
             FeatureWriter(folder) as features,
-            progress.counting("tokenizing rows", total) as advance,
+            progress.count_progress("tokenizing rows", total) as advance,
         ):
             for first in range(0, total, step):
                 part = _encoded(objective, reader, slice(first, first + step))
@@ -222,11 +222,11 @@ def _encoded_in_files(objective: Task, reader: LabelledRecords, root: str) -> La
     ]
     folder = content_cache.folder(root, f"examples-{digest_of(parts)}", write)
     features = StoredFeatures(folder)
-    sizes = stored.mapped(folder / "sizes", np.int32)
+    sizes = stored.map_numbers(folder / "sizes", np.int32)
     return replace(
         reader,
         features=features,
-        row_of=stored.mapped(folder / "row_of", np.int64),
+        row_of=stored.map_numbers(folder / "row_of", np.int64),
         sizes=sizes.reshape(len(features), -1) if len(features) else reader.sizes,
         **json.loads((folder / "encoded.json").read_text()),
     )

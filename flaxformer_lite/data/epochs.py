@@ -27,7 +27,7 @@ def _short_order(size: int, seed: int, epoch: int) -> tuple[int, ...]:
     return tuple(int(rows[epoch * size + position]) for position in range(size))
 
 
-def endless(
+def endless_finder(
     packing: Callable[[int], Packed], packings: int, seed: int
 ) -> Callable[[int], tuple[Packed, int]]:
     """Returns the function that finds example p of an endless stream.

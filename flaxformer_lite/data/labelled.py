@@ -24,13 +24,13 @@ from flaxformer_lite.data.columns import by_role, columns_of
 from flaxformer_lite.data.digests import digest_of
 from flaxformer_lite.data.encoded_rows import (
     LabelledRecords,
-    encode,
+    encode_rows,
     is_cacheable,
     made_by,
     row_errors,
 )
 from flaxformer_lite.data.open_tokenizer import open_tokenizer
-from flaxformer_lite.data.scan import RoleRow, Scan, scan, shared
+from flaxformer_lite.data.scan import RoleRow, Scan, count_shared, scan_table
 from flaxformer_lite.data.split import SPLITS
 from flaxformer_lite.data.table import Table
 from flaxformer_lite.objectives.tables.task import Task
@@ -78,7 +78,7 @@ def open_labelled(
     records = {}
     for name in SPLITS:
         with _all_doubts(objective, rows):
-            records[name] = encode(
+            records[name] = encode_rows(
                 objective, cfg, tables[name], rows[name], chosen, skeleton, types, root=cfg.cache
             )
     remarks += objective.remarks(records)
@@ -167,7 +167,7 @@ def open_rows(
         if not predicts:
             read = _usable_rows(replace(cfg, cache=root or cfg.cache), task, read, "predict it")[0]
         rows = by_role(task, read, cfg.columns, predicts=predicts)
-        return encode(task, cfg, read, rows, chosen, skeleton, types, root=root)
+        return encode_rows(task, cfg, read, rows, chosen, skeleton, types, root=root)
 
     try:
         # In the cache of this machine, as other hosts have no use for the rows.
@@ -195,7 +195,7 @@ def _split(cfg: DataConfig, objective: Task) -> tuple[dict[str, Table], list[str
         return tables, result.remarks(read, drops=cfg.drop_incomplete)
     train, train_scan, remarks = _usable_rows(cfg, objective, read)
     held, held_scan, more = _usable_rows(cfg, objective, held_out)
-    same = shared(train_scan, held_scan)
+    same = count_shared(train_scan, held_scan)
     if same:
         remarks.append(
             f"{same:,} of {len(held):,} held-out rows ({same / len(held):.0%}) are also training"
@@ -231,7 +231,7 @@ def _scanned(
     cached = None
     if is_cacheable(objective):
         cached = cfg.cache, digest_of([names, *made_by(objective)])
-    result = scan(read, rows, objective, fraction, drops=drops, cached=cached)
+    result = scan_table(read, rows, objective, fraction, drops=drops, cached=cached)
     if not drops:
         result.check(read, rows, objective, way)
     if not result.complete.any():
@@ -303,7 +303,7 @@ def _described(
     return described
 
 
-def fingerprint(objective: Task, records: dict[str, LabelledRecords]) -> str:
+def fingerprint_rows(objective: Task, records: dict[str, LabelledRecords]) -> str:
     """Hashes everything that the examples depend on."""
     train = records["train"]
     tables = [records[name].table.fingerprint for name in SPLITS]

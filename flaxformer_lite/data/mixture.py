@@ -131,7 +131,7 @@ class Mixture:
         return np.asarray(rows)
 
 
-def tagged(example: Example, sources: Collection[str], source: str) -> Example:
+def tag_source(example: Example, sources: Collection[str], source: str) -> Example:
     """Marks an example with its source, so that the loss can be summed by source.
 
     An example of a single source is returned as it is.

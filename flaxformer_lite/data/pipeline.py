@@ -16,9 +16,9 @@ import numpy as np
 
 from flaxformer_lite.config import ConfigError, ExperimentConfig, plugin_name
 from flaxformer_lite.data.corpus import Corpus, open_corpus, open_records
-from flaxformer_lite.data.epochs import endless
-from flaxformer_lite.data.labelled import fingerprint, open_labelled
-from flaxformer_lite.data.mixture import ConcatRecords, Mixture, open_mixture, tagged
+from flaxformer_lite.data.epochs import endless_finder
+from flaxformer_lite.data.labelled import fingerprint_rows, open_labelled
+from flaxformer_lite.data.mixture import ConcatRecords, Mixture, open_mixture, tag_source
 from flaxformer_lite.data.padding import (
     Batch,
     Buckets,
@@ -235,8 +235,8 @@ class Dataset:
         if self.mixture:
             return self.mixture.finder(seed)
         if self.packing is None:
-            return endless(lambda _: self.records, 1, seed)
-        return endless(self.packing, self.objective.packings, seed)
+            return endless_finder(lambda _: self.records, 1, seed)
+        return endless_finder(self.packing, self.objective.packings, seed)
 
     def example(self, row: int, seed: int, position: int, records: Any = None) -> Batch:
         """Builds one example with a random generator seeded by (seed, position).
@@ -250,7 +250,7 @@ class Dataset:
         example = self.objective.make_example(records, row, np.random.default_rng([seed, position]))
         if not self.mixture:
             return example
-        return tagged(example, self.mixture.sources, records.source)
+        return tag_source(example, self.mixture.sources, records.source)
 
     def sample_targets(self, split: str) -> Iterator[dict[str, np.ndarray]]:
         """Yields the targets of every example of a split.
@@ -337,7 +337,7 @@ def open_dataset(
         )
         check_vocabulary(cfg, rows["train"].tokenizer)
         return Dataset(
-            split, objective, rows, fingerprint(objective, rows), described=tuple(described)
+            split, objective, rows, fingerprint_rows(objective, rows), described=tuple(described)
         )
     if cfg.data.mixture:
         mixture = open_mixture(cfg)

@@ -6,7 +6,7 @@ from pathlib import Path
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.columns import by_role
 from flaxformer_lite.data.table import Table, read_table
-from flaxformer_lite.files.read import brief
+from flaxformer_lite.files.read import quote_value
 from flaxformer_lite.inference.retrieval import Collected
 from flaxformer_lite.objectives.tables.sentence_embeddings import SentenceEmbeddings, texts_of_row
 
@@ -50,8 +50,8 @@ def read_beir(path: str, where: str) -> Collected:
             continue
         if document not in corpus:
             raise ConfigError(
-                f"{judged.where}: corpus-id={brief(document)} is not in corpus.jsonl; the files do"
-                " not belong together."
+                f"{judged.where}: corpus-id={quote_value(document)} is not in corpus.jsonl; the"
+                " files do not belong together."
             )
         relevant.setdefault(query, set()).add(document)
     known = {query: text for query, text in queries.items() if query in relevant}
@@ -167,5 +167,5 @@ def _score(row: Mapping[str, str], where: str) -> float:
     try:
         return float(row[COLUMNS["score"]])
     except (TypeError, ValueError):
-        value = brief(row[COLUMNS["score"]])
+        value = quote_value(row[COLUMNS["score"]])
         raise ConfigError(f"{where}: score={value} is not a number; correct it.") from None

@@ -132,7 +132,7 @@ class Scan:
         return remarks
 
 
-def scan(
+def scan_table(
     read: Table,
     rows: Sequence[RoleRow],
     task: Task,
@@ -169,8 +169,8 @@ def scan(
     parts = [FORMAT, *read.identity, fraction, drops, key]
     folder = content_cache.folder(root, f"scan-{digest_of(parts)}", write)
     return Scan(
-        stored.mapped(folder / "hashes", np.uint64),
-        stored.mapped(folder / "complete", np.bool_),
+        stored.map_numbers(folder / "hashes", np.uint64),
+        stored.map_numbers(folder / "complete", np.bool_),
         **json.loads((folder / "scan.json").read_text()),
     )
 
@@ -220,7 +220,7 @@ def _count(problems: dict[str, list[int]], role: str, index: int) -> None:
         numbers.append(index)
 
 
-def shared(train: Scan, held: Scan) -> int:
+def count_shared(train: Scan, held: Scan) -> int:
     """Returns how many held-out rows have the same inputs as a training row."""
     known = train.hashes[train.complete]
     return int(np.isin(held.hashes[held.complete], known).sum())

@@ -44,7 +44,7 @@ class Unstorable(Exception):
     """A value has a type that files cannot hold; it stays in memory."""
 
 
-def mapped(path: Path, dtype: DTypeLike) -> np.ndarray:
+def map_numbers(path: Path, dtype: DTypeLike) -> np.ndarray:
     """Maps a file of numbers into memory, or reads it if it is small."""
     if path.stat().st_size > IN_MEMORY:
         return np.asarray(np.memmap(path, dtype, "r"))
@@ -87,8 +87,8 @@ class StoredRows(LazyRows):
     """The rows of a table, each a dict of values by column; `write_rows` makes the folder."""
 
     def __init__(self, folder: Path):
-        self._text = mapped(folder / "rows", np.uint8).data
-        self._offsets = mapped(folder / "rows.offsets", np.int64)
+        self._text = map_numbers(folder / "rows", np.uint8).data
+        self._offsets = map_numbers(folder / "rows.offsets", np.int64)
         widest = int(np.diff(self._offsets).max(initial=1))
         self.chunk = min(CHUNK, max(1, HELD // widest))
 

@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from flaxformer_lite.data.stored import Unstorable, mapped
+from flaxformer_lite.data.stored import Unstorable, map_numbers
 from flaxformer_lite.files.read import Json
 
 MOST_COLUMNS = 256  # arrays of a block; with more, their description is larger than they are
@@ -78,8 +78,8 @@ class StoredFeatures(Sequence):
     def __init__(self, folder: Path):
         described = json.loads((folder / "features.json").read_text())
         self.folder = folder
-        self._bytes = mapped(folder / "features", np.uint8)
-        self._positions = mapped(folder / "positions", np.int64)
+        self._bytes = map_numbers(folder / "features", np.uint8)
+        self._positions = map_numbers(folder / "positions", np.int64)
         self._forms = [_tree_from_json(form) for form in described["forms"]]
         self._blocks = described["blocks"]
         counts = [block["count"] for block in self._blocks]

@@ -20,7 +20,7 @@ import numpy as np
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import columnar, digests, stored, text_encoding
 from flaxformer_lite.data.conll import read_conll
-from flaxformer_lite.files.read import brief, open_regular, read_object
+from flaxformer_lite.files.read import open_regular, quote_value, read_object
 from flaxformer_lite.objectives.rows import ClassNames
 from flaxformer_lite.runtime import progress
 from flaxformer_lite.storage import compressed, content_cache
@@ -245,7 +245,7 @@ def delimited(text: Iterable[str], where: str, usual: str) -> Iterator[stored.Ta
         header = next(lines, [])
         if len(set(header)) != len(header):
             raise ConfigError(
-                f"{where}: two columns of the same name ({', '.join(map(brief, header))})."
+                f"{where}: two columns of the same name ({', '.join(map(quote_value, header))})."
             )
         for values in filter(None, lines):
             if len(values) != len(header):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from flaxformer_lite.config import ConfigError, DataConfig, ExperimentConfig, plugin_name
 from flaxformer_lite.data.corpus import Corpus, Records, open_corpus, open_records
-from flaxformer_lite.data.epochs import endless
+from flaxformer_lite.data.epochs import endless_finder
 from flaxformer_lite.data.split import SPLITS
 from flaxformer_lite.objectives.rows import CountedRecords
 from flaxformer_lite.text.tokenizer import Tokenizer
@@ -29,7 +29,7 @@ class TextRows:
 
         The function returns the records and the row in them.
         """
-        return endless(self.packing, self.packings, seed)
+        return endless_finder(self.packing, self.packings, seed)
 
     def rows_of(self, epochs: float) -> int:
         """Returns the number of training rows in `epochs` epochs, rounded up."""

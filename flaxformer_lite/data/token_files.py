@@ -72,7 +72,7 @@ def copy(
     border = _border(ends, int(begins[-1]), fraction)
     if not 0 < border < begins[-1] and 0 < fraction < 1:
         raise ConfigError(f"{where}: too few tokens to hold out {fraction:.0%} of them; give more.")
-    with progress.reading("copying tokens", int(begins[-1])) as advance:
+    with progress.read_progress("copying tokens", int(begins[-1])) as advance:
         for name, low, high in (("train", 0, border), ("eval", border, int(begins[-1]))):
             with (
                 (folder / f"{name}.bin").open("wb") as file,

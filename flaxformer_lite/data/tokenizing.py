@@ -54,7 +54,7 @@ class Tokenizing:
             parts.mkdir(exist_ok=True)
             self._join(map(shards.load, self._make(parts)), folder)
             return
-        with progress.reading("tokenizing", self._split().characters) as advance:
+        with progress.read_progress("tokenizing", self._split().characters) as advance:
             self._join(self._encoded(advance), folder)
 
     def _encoded(self, advance: Callable[[int], None]) -> Iterator[Arrays]:
@@ -85,7 +85,7 @@ class Tokenizing:
 
         with contextlib.ExitStack() as stack:
             stack.enter_context(_one_thread_each(self._chosen))
-            advance = stack.enter_context(progress.reading("tokenizing", characters))
+            advance = stack.enter_context(progress.read_progress("tokenizing", characters))
             threads = ThreadPoolExecutor(count)
             stack.callback(threads.shutdown, cancel_futures=True)
             stack.callback(ended.set)

@@ -112,7 +112,7 @@ def new_directory(target: Path, *, carry: Callable[[str], bool] | None = None) -
         ) from error
 
 
-def recover(target: Path) -> None:
+def recover_directory(target: Path) -> None:
     """Moves a directory back that a process killed between two renames left aside (see `_swap`)."""
     if os.path.lexists(target):
         return
@@ -141,7 +141,7 @@ def private_directory(target: Path) -> Iterator[Path]:
                             " wait for it, or choose another directory."
                         )
                 shutil.rmtree(other, ignore_errors=True)
-            recover(target)
+            recover_directory(target)
             made.mkdir()
             _lock(stack.enter_context(_opened(made)))
         stack.callback(shutil.rmtree, made, ignore_errors=True)

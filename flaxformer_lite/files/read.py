@@ -110,7 +110,7 @@ def parse_object(
     for name, kind in (kinds or {}).items():
         value = values.get(name)
         if value is not None and not is_kind(value, kind):
-            raise error(f"{where}: {name}={brief(value)}: must be {spelled(kind)}.")
+            raise error(f"{where}: {name}={quote_value(value)}: must be {spelled(kind)}.")
     return values
 
 
@@ -135,7 +135,7 @@ def spelled(kind: Kind) -> str:
     return KINDS[kind]
 
 
-def printable(text: str) -> str:
+def escape_controls(text: str) -> str:
     """Escapes what a terminal obeys in untrusted text.
 
     That is control characters but line ends and tabs, and those that change the direction of
@@ -144,14 +144,14 @@ def printable(text: str) -> str:
     return CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
 
 
-def shown(name: str) -> str:
+def quote_name(name: str) -> str:
     """Returns a name from a file for a message, escaped and truncated if necessary."""
     if name.isprintable() and len(name) <= LONGEST_NAME:
         return name
-    return brief(name)
+    return quote_value(name)
 
 
-def brief(value: object) -> str:
+def quote_value(value: object) -> str:
     """Returns a value from a file for a message: escaped, and cut if it is long."""
     text = repr(value)
     if len(text) > LONGEST_NAME:
@@ -163,7 +163,7 @@ def _unique(pairs: list[tuple[str, object]]) -> Json:
     entries: Json = {}
     for key, value in pairs:
         if key in entries and entries[key] != value:
-            raise ValueError(f"it names {shown(key)} twice, with different values")
+            raise ValueError(f"it names {quote_name(key)} twice, with different values")
         entries[key] = value
     return entries
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from flaxformer_lite.inference import engine
 from flaxformer_lite.inference.engine import Caches, Params, PromptRows
-from flaxformer_lite.inference.rules import GenerationRules, constrain, ends
+from flaxformer_lite.inference.rules import GenerationRules, constrain_logits, is_stop_token
 from flaxformer_lite.nn.functions import sampling
 
 # The score of forbidden choices. It is finite, as in transformers, so that ties break the same way.
@@ -137,7 +137,7 @@ def _write(
     V = logits.shape[-1]
     tokens = state.tokens_BJS.reshape(B * J, S)
     logprobs = jax.nn.log_softmax(logits, axis=-1)
-    logprobs = constrain(rules, logprobs, tokens, starts, column, state.new)
+    logprobs = constrain_logits(rules, logprobs, tokens, starts, column, state.new)
     totals = (logprobs.reshape(B, J, V) + state.scores_BJ[:, :, None]).reshape(B, J * V)
     # Enough for J of them to continue even if every stop token of every beam is among them.
     stops = 0 if rules.eos_E is None else len(rules.eos_E)
@@ -147,7 +147,7 @@ def _write(
     tokens = _pick(state.tokens_BJS, beam)
     tokens = jax.lax.dynamic_update_slice_in_dim(tokens, token[:, :, None], column, axis=2)
     new = state.new + 1
-    ended = ends(rules, token) | (new >= rules.max_new)
+    ended = is_stop_token(rules, token) | (new >= rules.max_new)
 
     running_BJ, chosen_BJ = jax.lax.top_k(scores + NEVER * ended.astype(jnp.float32), J)
     pool = _collect(state, tokens, scores, ended, new, search)

@@ -209,7 +209,7 @@ def batch_axis(cfg: ModelConfig) -> int:
 
 
 @functools.partial(jax.jit, static_argnames=("cfg", "times"))
-def repeat(cfg: ModelConfig | OwnConfig, cache: Caches, times: int) -> Caches:
+def repeat_caches(cfg: ModelConfig | OwnConfig, cache: Caches, times: int) -> Caches:
     """Repeats each example's caches `times` times in a row."""
     if isinstance(cfg, OwnConfig):
         return jnp.repeat(_tokens(cache), times, axis=0)

@@ -11,12 +11,12 @@ import numpy as np
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.inference import beam, sample, speculative, stop_strings
-from flaxformer_lite.inference.engine import Caches, Generator, prefill, repeat
-from flaxformer_lite.inference.own_model import OwnModel, writable
+from flaxformer_lite.inference.engine import Caches, Generator, prefill, repeat_caches
+from flaxformer_lite.inference.own_model import OwnModel, wrap_module
 from flaxformer_lite.inference.prompts import Ids
-from flaxformer_lite.inference.settings import Settings, settings
+from flaxformer_lite.inference.settings import Settings, make_settings
 from flaxformer_lite.inference.speculative import Draft
-from flaxformer_lite.inference.task import Decodes, GenerationTask, prepare
+from flaxformer_lite.inference.task import Decodes, GenerationTask, prepare_task
 from flaxformer_lite.types import Params
 
 GUESSED = 4  # the default number of tokens that a draft model guesses
@@ -115,9 +115,9 @@ def generate(
         continuation are longer than the model's position table, or the model has no language-model
         head.
     """
-    model = writable(model, params)
+    model = wrap_module(model, params)
     s = _settings(options, draft)
-    task = prepare(model, input_ids, attention_mask, decoder_input_ids, tokenizer, s)
+    task = prepare_task(model, input_ids, attention_mask, decoder_input_ids, tokenizer, s)
     guesser = draft and Draft(model=draft[0], params=draft[1])
     speculative.check(model, guesser, task)
     if task.settings.num_beams > 1:
@@ -154,9 +154,9 @@ def stream(
     """
     if every < 1:
         raise ConfigError(f"stream: every={every}: must be at least 1 token.")
-    model = writable(model, params)
+    model = wrap_module(model, params)
     s = _settings(options, draft)
-    task = prepare(model, input_ids, attention_mask, decoder_input_ids, tokenizer, s)
+    task = prepare_task(model, input_ids, attention_mask, decoder_input_ids, tokenizer, s)
     if task.settings.num_beams > 1:
         raise ConfigError(
             "stream: beam search may change tokens already written; use generate, or num_beams=1."
@@ -178,7 +178,7 @@ def _settings(options: Any, draft: tuple[nn.Module, Params] | None) -> Settings:
         )
     if draft is not None and not options.get("num_assistant_tokens"):
         options = options | {"num_assistant_tokens": GUESSED}
-    return settings(**options)
+    return make_settings(**options)
 
 
 def _new_columns(
@@ -206,7 +206,7 @@ def _read(
         goes_back=task.settings.guessed > 0,
     )
     if copies > 1:
-        cache = repeat(model.cfg, cache, copies)
+        cache = repeat_caches(model.cfg, cache, copies)
     return logits_BV, cache
 
 

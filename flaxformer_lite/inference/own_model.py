@@ -75,7 +75,7 @@ class OwnModel:
         return jnp.take_along_axis(logits_BSV, last_B1[:, :, None], axis=1)[:, 0]
 
 
-def writable(model: object, params: Params) -> Any:
+def wrap_module(model: object, params: Params) -> Any:
     """Returns a model of this package unchanged, and any other module as an `OwnModel`.
 
     A module may say by an attribute `max_length` how many tokens it reads at most.

@@ -31,7 +31,7 @@ class EncoderInput(NamedTuple):
     mask_BS: np.ndarray
 
 
-def bucket(length: int, least: int = 16) -> int:
+def round_to_bucket(length: int, least: int = 16) -> int:
     """Rounds a length up to its bucket: powers of two up to 256, then multiples of 256."""
     if length > 256:
         return -(-length // 256) * 256
@@ -49,7 +49,7 @@ def padded_length(cfg: ModelConfig, length: int, limit: int) -> int:
     mixers = [registry.resolve_class("mixers", name) for name in cfg.mixer_names]
     if not reads_tokens or any(getattr(mixer, "whole_rows", False) for mixer in mixers):
         return length
-    return min(bucket(length), limit)
+    return min(round_to_bucket(length), limit)
 
 
 def read_ids(

@@ -6,7 +6,7 @@ They are in generation_config.json or, in older ones, in config.json.
 from pathlib import Path
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.files.read import Json, Kind, brief, read_object
+from flaxformer_lite.files.read import Json, Kind, quote_value, read_object
 
 SAME = (
     "eos_token_id",
@@ -113,8 +113,8 @@ def _refuse_others(file: Path, values: Json) -> None:
     for name, off in others.items():
         if name in values and values[name] not in off:
             raise ConfigError(
-                f"{file}: {name}={brief(values[name])}: transformers' generate computes with it,"
-                " and ours does not; remove it from the file to write without it."
+                f"{file}: {name}={quote_value(values[name])}: transformers' generate computes with"
+                " it, and ours does not; remove it from the file to write without it."
             )
 
 
@@ -123,7 +123,7 @@ def _single_tokens(file: Path, words: list) -> list[int]:
     for word in words:
         if not isinstance(word, list) or len(word) != 1:
             raise ConfigError(
-                f"{file}: bad_words_ids={brief(words)}: only words of one token each are supported;"
-                f" remove {brief(word)} from the file to write without this rule."
+                f"{file}: bad_words_ids={quote_value(words)}: only words of one token each are"
+                f" supported; remove {quote_value(word)} from the file to write without this rule."
             )
     return [word[0] for word in words]

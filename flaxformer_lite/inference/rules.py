@@ -64,7 +64,7 @@ def rules_of(s: Settings, max_new: int, min_new: int) -> GenerationRules:
     )
 
 
-def constrain(
+def constrain_logits(
     rules: GenerationRules,
     logits_BV: jax.Array,
     tokens_BT: jax.Array,
@@ -103,17 +103,17 @@ def constrain(
     return logits_BV
 
 
-def choose(rules: GenerationRules, logits_BV: jax.Array, keys_B: jax.Array) -> jax.Array:
+def choose_tokens(rules: GenerationRules, logits_BV: jax.Array, keys_B: jax.Array) -> jax.Array:
     """Chooses the next token of each row, int32 [B].
 
     It is the likeliest, or a draw if there is a temperature.
     """
     if rules.temperature is None:
         return sampling.likeliest(logits_BV)
-    return sampling.draw(distribution(rules, logits_BV), keys_B)
+    return sampling.draw(scale_logits(rules, logits_BV), keys_B)
 
 
-def distribution(rules: GenerationRules, logits_BV: jax.Array) -> jax.Array:
+def scale_logits(rules: GenerationRules, logits_BV: jax.Array) -> jax.Array:
     """Returns the logits whose softmax is drawn from: those given, if there is no temperature."""
     if rules.temperature is None:
         return logits_BV
@@ -132,7 +132,7 @@ def key_at(seed: Number, row: jax.Array, new: jax.Array) -> jax.Array:
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), row), new)
 
 
-def ends(rules: GenerationRules, tokens: jax.Array) -> jax.Array:
+def is_stop_token(rules: GenerationRules, tokens: jax.Array) -> jax.Array:
     """Returns whether each token is a stop token; bool of the same shape."""
     if rules.eos_E is None:
         return jnp.zeros(tokens.shape, bool)

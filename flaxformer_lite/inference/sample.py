@@ -8,7 +8,13 @@ import jax.numpy as jnp
 
 from flaxformer_lite.inference import engine
 from flaxformer_lite.inference.engine import Caches, Params, PromptRows
-from flaxformer_lite.inference.rules import GenerationRules, choose, constrain, ends, key_at
+from flaxformer_lite.inference.rules import (
+    GenerationRules,
+    choose_tokens,
+    constrain_logits,
+    is_stop_token,
+    key_at,
+)
 
 
 class SampleState(flax.struct.PyTreeNode):
@@ -92,8 +98,8 @@ def _write(
     column = prompt + state.new
     rows_B = jnp.arange(len(logits_BV), dtype=jnp.int32)
     keys_B = jax.vmap(lambda row: key_at(seed, row, state.new))(rows_B)
-    allowed_BV = constrain(rules, logits_BV, state.tokens_BS, start_B, column, state.new)
-    token_B = jnp.where(state.done_B, rules.pad, choose(rules, allowed_BV, keys_B))
+    allowed_BV = constrain_logits(rules, logits_BV, state.tokens_BS, start_B, column, state.new)
+    token_B = jnp.where(state.done_B, rules.pad, choose_tokens(rules, allowed_BV, keys_B))
     logprobs_BS = state.logprobs_BS
     if logprobs_BS is not None:
         token_logit_B1 = jnp.take_along_axis(logits_BV, token_B[:, None], axis=1)
@@ -105,7 +111,7 @@ def _write(
             state.tokens_BS, token_B[:, None], column, axis=1
         ),
         logprobs_BS=logprobs_BS,
-        done_B=state.done_B | ends(rules, token_B),
+        done_B=state.done_B | is_stop_token(rules, token_B),
         lengths_B=state.lengths_B + (~state.done_B).astype(jnp.int32),
         new=state.new + 1,
     )

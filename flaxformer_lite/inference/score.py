@@ -13,15 +13,15 @@ from jax.typing import ArrayLike
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.inference.engine import is_encoder_decoder
-from flaxformer_lite.inference.own_model import OwnModel, writable
+from flaxformer_lite.inference.own_model import OwnModel, wrap_module
 from flaxformer_lite.inference.prompts import (
-    bucket,
     check_length,
     pad_source,
     padded_length,
     read_ids,
+    round_to_bucket,
 )
-from flaxformer_lite.inference.task import check_writes, decoder_start, longest
+from flaxformer_lite.inference.task import check_writes, decoder_start, max_tokens
 from flaxformer_lite.nn.functions.losses import gather_positions
 from flaxformer_lite.types import Params
 
@@ -74,7 +74,7 @@ def score(
       ValueError: ids are missing or outside the vocabulary, the lists differ in length, a pair is
         longer than the model's position table, or the model has no language-model head.
     """
-    model = writable(model, params)
+    model = wrap_module(model, params)
     cfg = model.cfg
     check_writes(cfg)
     prompts = _rows("prompts", prompts)
@@ -88,7 +88,7 @@ def score(
         raise ConfigError(
             "an empty prompt or continuation: each needs at least one token; start texts with bos."
         )
-    limit = longest(cfg)
+    limit = max_tokens(cfg)
     sources = None
     if is_encoder_decoder(cfg):
         check_length(limit, "a prompt", max(map(len, prompts)))
@@ -105,7 +105,7 @@ def score(
         cfg.of_decoder.vocab_size, rows, None, 0, "prompts and continuations", left=False
     )
     lengths = [len(continuation) for continuation in continuations]
-    columns_BU, targets_BU = np.zeros((2, len(rows), bucket(max(lengths))), np.int32)
+    columns_BU, targets_BU = np.zeros((2, len(rows), round_to_bucket(max(lengths))), np.int32)
     for i, (prompt, continuation) in enumerate(zip(prompts, continuations, strict=True)):
         columns_BU[i, : lengths[i]] = len(prompt) - 1 + np.arange(lengths[i])
         targets_BU[i, : lengths[i]] = continuation

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.files.read import brief
+from flaxformer_lite.files.read import quote_value
 
 COLDEST = 1e-30  # numbers that float32 scores can be divided by, and multiplied with
 LARGEST = 1e30
@@ -197,7 +197,7 @@ class Settings:
         return self.eos_token_id
 
 
-def settings(**values: Any) -> Settings:
+def make_settings(**values: Any) -> Settings:
     """Builds Settings from keyword arguments.
 
     Raises:
@@ -244,7 +244,7 @@ def _read(name: str, value: Any, kind: Any) -> Any:
     except (TypeError, ValueError):
         words = {float: "a number", tuple[str, ...]: "texts", tuple[int, ...]: "token ids"}
         raise ConfigError(
-            f"{name}={brief(value)}: must be {words.get(kind, 'a whole number')}."
+            f"{name}={quote_value(value)}: must be {words.get(kind, 'a whole number')}."
         ) from None
 
 

@@ -26,14 +26,14 @@ from flaxformer_lite.inference.own_model import OwnModel
 from flaxformer_lite.inference.rules import (
     GenerationRules,
     Number,
-    choose,
-    constrain,
-    distribution,
-    ends,
+    choose_tokens,
+    constrain_logits,
+    is_stop_token,
     key_at,
+    scale_logits,
 )
 from flaxformer_lite.inference.sample import SampleState
-from flaxformer_lite.inference.task import GenerationTask, longest
+from flaxformer_lite.inference.task import GenerationTask, max_tokens
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.nn.functions import sampling
 from flaxformer_lite.nn.modules.cache import LayerCache
@@ -107,7 +107,7 @@ def check(model: Generator, draft: Draft | None, task: GenerationTask) -> None:
             f"draft: has a vocabulary of {drafted.vocab_size}, the model {model.cfg.vocab_size};"
             " take a draft with the model's tokenizer, and with a table of the same size."
         )
-    room = longest(drafted)
+    room = max_tokens(drafted)
     needed = task.prompt.tokens_BT.shape[1] - int(task.prompt.start_B.min()) + task.max_new
     if needed > room:
         raise ConfigError(
@@ -182,7 +182,7 @@ def _verify(
     places = _places(state.lengths_B, length)
     allowed_NV = _constrain(loop, logits_BTV, tokens_BS, places)
     if draft_logits_BKV is None:
-        token_N = choose(rules, allowed_NV, _keys(loop.seed, places))
+        token_N = choose_tokens(rules, allowed_NV, _keys(loop.seed, places))
         token_BT = token_N.reshape(-1, length)
         accepted_BK = token_BT[:, :-1] == guess_BK
     else:
@@ -230,7 +230,7 @@ def _guess_with_draft(loop: GuessLoop, draft: Draft, state: SampleState) -> Samp
         x_B1D, cache = read(tokens_BS, cache, column_B + done - 1)
         logits_B1V = engine.project(draft.model, draft.params, x_B1D)
         places = _places(state.lengths_B + done, 1)
-        logits_BV = distribution(loop.rules, _constrain(loop, logits_B1V, tokens_BS, places))
+        logits_BV = scale_logits(loop.rules, _constrain(loop, logits_B1V, tokens_BS, places))
         if loop.rules.temperature is None:
             token_B = sampling.likeliest(logits_BV)
         else:
@@ -277,7 +277,7 @@ def _append(
     """
     index_1T = jnp.arange(token_BT.shape[1], dtype=jnp.int32)[None]
     count_B = jnp.minimum(count_B, rules.max_new - state.lengths_B)
-    ends_BT = ends(rules, token_BT) & (index_1T < count_B[:, None])
+    ends_BT = is_stop_token(rules, token_BT) & (index_1T < count_B[:, None])
     ended_B = jnp.any(ends_BT, axis=1)
     count_B = jnp.where(ended_B, jnp.argmax(ends_BT, axis=1).astype(jnp.int32) + 1, count_B)
     assert state.reads_B is not None, "generate counts reads of guesses"
@@ -349,7 +349,7 @@ def _accept_or_replace(
     """
     batch, length, vocab = logits_BTV.shape
     places = _places(new_B, length)
-    p_BTV = distribution(rules, logits_BTV.reshape(-1, vocab)).reshape(logits_BTV.shape)
+    p_BTV = scale_logits(rules, logits_BTV.reshape(-1, vocab)).reshape(logits_BTV.shape)
     p_BTV = jax.nn.softmax(p_BTV)
     p_BKV = p_BTV[:, :-1]
     q_BKV = jax.nn.softmax(draft_logits_BKV)
@@ -384,7 +384,9 @@ def _constrain(
     row_N, new_N = places
     logits_NV = logits_BTV.reshape(-1, logits_BTV.shape[-1])
     start_N = jnp.asarray(loop.rows.start_B)[row_N]
-    return constrain(loop.rules, logits_NV, tokens_BS[row_N], start_N, loop.prompt + new_N, new_N)
+    return constrain_logits(
+        loop.rules, logits_NV, tokens_BS[row_N], start_N, loop.prompt + new_N, new_N
+    )
 
 
 def _keys(seed: jax.Array, places: Places, purpose: int | None = None) -> jax.Array:

@@ -57,7 +57,7 @@ def check_writes(cfg: ModelConfig) -> None:
         )
 
 
-def longest(cfg: ModelConfig) -> int:
+def max_tokens(cfg: ModelConfig) -> int:
     """Returns the maximum length: that of the model's position table if any, else LONGEST."""
     return cfg.max_length if cfg.has_position_table else prompts.LONGEST
 
@@ -106,7 +106,7 @@ def decoder_start(model: nn.Module, given: int | None, default: int) -> int:
     return default
 
 
-def prepare(
+def prepare_task(
     model: nn.Module,
     input_ids: prompts.Ids,
     attention_mask: prompts.Ids | None,
@@ -120,7 +120,7 @@ def prepare(
     if s.stop_strings and not hasattr(tokenizer, "decode"):
         raise ConfigError("stop_strings needs tokenizer=, an object with decode(ids) -> text.")
     _check_tokens(s, cfg.of_decoder.vocab_size)
-    limit = longest(cfg)
+    limit = max_tokens(cfg)
     two = is_encoder_decoder(cfg)
     pad = s.pad_token_id
     ids_BT, mask_BT = prompts.read_ids(cfg.vocab_size, input_ids, attention_mask, pad, left=not two)
@@ -142,7 +142,7 @@ def prepare(
     min_new = s.min_length - width if s.min_new_tokens is None else s.min_new_tokens
     forced = s if is_bare else dataclasses.replace(s, forced_bos_token_id=None)
     rules = rules_of(forced, max_new, max(min_new, 0))
-    slots = prompt.tokens_BT.shape[1] + prompts.bucket(max_new)
+    slots = prompt.tokens_BT.shape[1] + prompts.round_to_bucket(max_new)
     if s.guessed:
         slots += s.guessed + 1  # the last guess may end behind the last token
     return GenerationTask(s, prompt, source, rules, max_new, slots, tokenizer)

@@ -11,7 +11,7 @@ from jax.experimental import multihost_utils
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.inference.engine import is_encoder_decoder
 from flaxformer_lite.inference.generate import generate
-from flaxformer_lite.inference.task import ids_without_text, longest
+from flaxformer_lite.inference.task import ids_without_text, max_tokens
 from flaxformer_lite.objectives.rows import Tokenizer
 from flaxformer_lite.types import Array, Params
 
@@ -19,7 +19,7 @@ BATCH = 16  # prompts read at a time
 Ids = Sequence[int] | np.ndarray
 
 
-def writer(
+def make_writer(
     model: nn.Module, params: Params, tokenizer: Tokenizer
 ) -> Callable[..., list[list[int]]]:
     """Builds a function that continues prompts, for objectives that generate in evaluation.
@@ -50,7 +50,7 @@ def writer(
         prompts: Sequence[Ids], *, width: int, max_new_tokens: int, **settings: Any
     ) -> list[list[int]]:
         reserved = 0 if is_encoder_decoder(model.cfg) else max_new_tokens
-        room = min(width, longest(model.cfg) - reserved)
+        room = min(width, max_tokens(model.cfg) - reserved)
         if room < 1:
             raise ConfigError(
                 f"{max_new_tokens} new tokens: the model's position table ends at"

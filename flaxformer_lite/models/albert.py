@@ -7,8 +7,8 @@ Representations" (2020), section 3.
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import bert_like
-from flaxformer_lite.models.fields import Fields, ModelFields, omit
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.fields import Fields, ModelFields, omit_fields
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.models.weight_map import (
     Published,
@@ -49,7 +49,9 @@ def config(preset: str = "base", **overrides) -> ModelConfig:
     Keyword arguments override its fields.
     """
     layers = (PRESETS.get(preset, {}) | overrides).get("encoder_layers", 0)
-    return build("albert", BASE, PRESETS, preset, **{"share_layers": (0,) * layers, **overrides})
+    return build_config(
+        "albert", BASE, PRESETS, preset, **{"share_layers": (0,) * layers, **overrides}
+    )
 
 
 def read(fields: Fields) -> ModelFields:
@@ -136,7 +138,8 @@ PUBLISHED = Published(
         pretraining=PREDICTIONS + PAIRS,
         **bert_like.CLASSIFIERS,
     ),
-    fields=omit(bert_like.FIELDS, "num_hidden_layers") | {"embedding_size": "embedding_size"},
+    fields=omit_fields(bert_like.FIELDS, "num_hidden_layers")
+    | {"embedding_size": "embedding_size"},
     fixed=bert_like.FIXED,
     read=read,
     write=write,

@@ -7,7 +7,7 @@ activation.
 from functools import partial
 
 from flaxformer_lite.models.common import llama_like
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.weight_map import add_prefix, omit_prefixes
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -22,7 +22,7 @@ PRESETS = {
     "tiny": llama_like.TINY,
     "4.5b": dict(d_model=2560, num_heads=20, num_kv_heads=4, mlp_dim=18432, decoder_layers=36),
 }
-config = partial(build, "arcee", BASE, PRESETS, "4.5b")
+config = partial(build_config, "arcee", BASE, PRESETS, "4.5b")
 Model = llama_like.Model
 LAYER = omit_prefixes(llama_like.LAYER, "mlp.gate_proj")
 BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER)

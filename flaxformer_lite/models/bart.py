@@ -9,14 +9,14 @@ from functools import partial
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models.common import bart_like, bert_like
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.weight_map import Published, WeightRow, add_prefix, weight_rows
 
 BASE = bart_like.BASE
 PRESETS = bart_like.PRESETS
 Model = bart_like.Model
 
-config = partial(build, "bart", bart_like.BASE, bart_like.PRESETS, "large")
+config = partial(build_config, "bart", bart_like.BASE, bart_like.PRESETS, "large")
 
 
 def names(cfg: ModelConfig) -> tuple:

@@ -17,7 +17,7 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import bart
 from flaxformer_lite.models.common import bart_like
 from flaxformer_lite.models.common.family_row import family_row
-from flaxformer_lite.models.fields import Fields, ModelFields, omit
+from flaxformer_lite.models.fields import Fields, ModelFields, omit_fields
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import (
     Published,
@@ -157,9 +157,11 @@ def family(name: str) -> SimpleNamespace:
     (architecture,) = file.PUBLISHED.relatives
     presets = {}
     for preset, sizes in file.PRESETS.items():
-        presets[preset] = omit(sizes, "encoder_layers")
+        presets[preset] = omit_fields(sizes, "encoder_layers")
     default = file.config.args[-1]
-    base = omit(file.BASE, "decoder_start_token_id", *UNSET.get(whole, ())) | dict(bias_at=BIASES)
+    base = omit_fields(file.BASE, "decoder_start_token_id", *UNSET.get(whole, ())) | dict(
+        bias_at=BIASES
+    )
     published = dataclasses.replace(
         PUBLISHED,
         model_type=file.PUBLISHED.model_type,

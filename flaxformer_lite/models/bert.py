@@ -7,14 +7,14 @@ Reference: Devlin, Chang, Lee, Toutanova, "BERT: Pre-training of Deep Bidirectio
 from functools import partial
 
 from flaxformer_lite.models.common import bert_like
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.models.weight_map import Head, Published, build_heads
 
 BASE = bert_like.BASE
 PRESETS = bert_like.PRESETS
 
-config = partial(build, "bert", bert_like.BASE, bert_like.PRESETS, "base")
+config = partial(build_config, "bert", bert_like.BASE, bert_like.PRESETS, "base")
 Model = EncoderModel
 
 

@@ -14,7 +14,7 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import bert
 from flaxformer_lite.models.common import bert_like
 from flaxformer_lite.models.fields import Fields, ModelFields
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.models.skeletons.outputs import Output
@@ -33,7 +33,7 @@ BASE = bert_like.BASE | dict(
     vocab_size=50358, max_length=4096, activation="gelu_tanh", mixer=BlockSparseConfig()
 )
 PRESETS = {name: bert_like.PRESETS[name] for name in ("tiny", "base", "large")}
-config = partial(build, "big_bird", BASE, PRESETS, "base")
+config = partial(build_config, "big_bird", BASE, PRESETS, "base")
 SEPARATOR = 66  # the id that ends a question
 FAR = 1e6  # subtracted from logits of the question's tokens
 

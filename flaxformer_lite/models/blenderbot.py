@@ -8,7 +8,7 @@ from functools import partial
 
 from flaxformer_lite.models import bart
 from flaxformer_lite.models.common import bart_like
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.nn.positions.learned import Learned
 
 BASE = bart_like.BASE | dict(
@@ -23,7 +23,7 @@ PRESETS = {
     "tiny": bart_like.PRESETS["tiny"],
     "3b": dict(d_model=2560, num_heads=32, mlp_dim=10240, encoder_layers=2, decoder_layers=24),
 }
-config = partial(build, "blenderbot", BASE, PRESETS, "3b")
+config = partial(build_config, "blenderbot", BASE, PRESETS, "3b")
 Model = bart_like.Model
 PUBLISHED = dataclasses.replace(
     bart.PUBLISHED,

@@ -9,7 +9,7 @@ from functools import partial
 
 from flaxformer_lite.models import blenderbot
 from flaxformer_lite.models.common import bart_like
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.nn.positions.learned import Learned
 
 BASE = blenderbot.BASE | dict(
@@ -19,7 +19,7 @@ PRESETS = {
     "tiny": bart_like.PRESETS["tiny"],
     "90m": dict(d_model=512, num_heads=16, mlp_dim=2048, encoder_layers=8, decoder_layers=8),
 }
-config = partial(build, "blenderbot_small", BASE, PRESETS, "90m")
+config = partial(build_config, "blenderbot_small", BASE, PRESETS, "90m")
 
 
 class Model(bart_like.Model):

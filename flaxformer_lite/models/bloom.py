@@ -8,7 +8,7 @@ from functools import partial
 
 from flaxformer_lite.models.common import gpt2_like
 from flaxformer_lite.models.fields import Fields, ModelFields
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import Published, add_prefix, build_heads, weight_rows
 from flaxformer_lite.nn.positions.alibi import Alibi
@@ -29,7 +29,7 @@ PRESETS = {  # table 3
     "7b1": dict(d_model=4096, num_heads=32, mlp_dim=16384, decoder_layers=30),
     "176b": dict(d_model=14336, num_heads=112, mlp_dim=57344, decoder_layers=70),
 }
-config = partial(build, "bloom", BASE, PRESETS, "560m")
+config = partial(build_config, "bloom", BASE, PRESETS, "560m")
 Model = DecoderModel
 LAYER = weight_rows(
     ("input_layernorm", "attention_in_norm"),

@@ -16,7 +16,7 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import bart_like, bert_like
 from flaxformer_lite.models.fields import Fields, ModelFields
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import Head, Published, add_prefix, weight_rows
 from flaxformer_lite.nn.modules.einsum import Einsum
@@ -39,7 +39,7 @@ PRESETS = {  # table 19 and 20, by the image model
     "b32": dict(d_model=512, num_heads=8, mlp_dim=2048, decoder_layers=12, projection_size=512),
     "l14": dict(d_model=768, num_heads=12, mlp_dim=3072, decoder_layers=12, projection_size=768),
 }
-config = partial(build, "clip_text_model", BASE, PRESETS, "b32")
+config = partial(build_config, "clip_text_model", BASE, PRESETS, "b32")
 # the end token of configs from before transformers corrected it; the largest id is taken then
 OLD_END = 2
 

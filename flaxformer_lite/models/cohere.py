@@ -12,8 +12,8 @@ from functools import partial
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import llama_like
-from flaxformer_lite.models.fields import Fields, ModelFields, omit
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.fields import Fields, ModelFields, omit_fields
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.rope_fields import read_rope
 from flaxformer_lite.models.weight_map import add_prefix, omit_prefixes
 from flaxformer_lite.nn.positions.rope import Rope
@@ -33,7 +33,7 @@ PRESETS = {
     "tiny": llama_like.TINY,
     "command_r": dict(d_model=8192, num_heads=64, mlp_dim=22528, decoder_layers=40),
 }
-config = partial(build, "cohere", BASE, PRESETS, "command_r")
+config = partial(build_config, "cohere", BASE, PRESETS, "command_r")
 
 
 Model = llama_like.LanguageModel
@@ -41,7 +41,7 @@ Model = llama_like.LanguageModel
 
 LAYER = omit_prefixes(llama_like.LAYER, "post_attention_layernorm")
 BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER + llama_like.QK_NORMS)
-FIELDS = omit(llama_like.FIELDS, "rms_norm_eps") | dict(
+FIELDS = omit_fields(llama_like.FIELDS, "rms_norm_eps") | dict(
     layer_norm_eps="norm_eps", logit_scale="logit_multiplier"
 )
 

@@ -17,7 +17,7 @@ from flaxformer_lite.models.fields import (
     layer_types,
     read_windows,
 )
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.weight_map import add_prefix
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -40,7 +40,7 @@ PRESETS = {
         logit_multiplier=0.25,
     ),
 }
-config = partial(build, "cohere2", BASE, PRESETS, "r7b")
+config = partial(build_config, "cohere2", BASE, PRESETS, "r7b")
 Model = llama_like.LanguageModel
 BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", cohere.LAYER)
 

@@ -11,7 +11,7 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import ministral
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields, read_windows
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.nn.positions.rope import Rope
 
 WINDOW = 8192
@@ -34,7 +34,7 @@ PRESETS = {
     "tiny": llama_like.TINY | dict(head_dim=32, windows=(0, 64)),
     "32b": dict(d_model=6144, num_heads=48, num_kv_heads=8, mlp_dim=21504, decoder_layers=64),
 }
-config = partial(build, "cwm", BASE, PRESETS, "32b")
+config = partial(build_config, "cwm", BASE, PRESETS, "32b")
 
 
 class Model(llama_like.Model):

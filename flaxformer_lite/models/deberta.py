@@ -7,10 +7,10 @@ section 3 (arXiv:2006.03654).
 from functools import partial
 
 from flaxformer_lite.config import ConfigError, ModelConfig
-from flaxformer_lite.files.read import Json, brief
+from flaxformer_lite.files.read import Json, quote_value
 from flaxformer_lite.models.common import bert_like
 from flaxformer_lite.models.fields import Fields, ModelFields
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.models.weight_map import Published, add_prefix, build_heads, weight_rows
 from flaxformer_lite.nn.mixers.disentangled import TERMS, DisentangledConfig
@@ -35,7 +35,7 @@ PRESETS = {  # table 8 and the published configs
     "large": bert_like.PRESETS["large"],
     "xlarge": dict(d_model=1024, num_heads=16, mlp_dim=4096, encoder_layers=48),
 }
-config = partial(build, "deberta", BASE, PRESETS, "base")
+config = partial(build_config, "deberta", BASE, PRESETS, "base")
 
 
 class Model(EncoderModel):
@@ -108,13 +108,14 @@ def read_terms(fields: Fields) -> tuple[str, ...]:
         named = [term.strip() for term in named.lower().split("|")]
     if any(term not in TERMS for term in named):
         raise ConfigError(
-            f"config.json: pos_att_type={brief(named)}: only c2p and p2c are supported here."
+            f"config.json: pos_att_type={quote_value(named)}: only c2p and p2c are supported here."
         )
     relative = fields.get("relative_attention", False)
     if relative != bool(named):
         raise ConfigError(
-            f"config.json: relative_attention={relative}, pos_att_type={brief(named)}: one without"
-            " the other is not supported; name the terms of relative attention, or neither."
+            f"config.json: relative_attention={relative}, pos_att_type={quote_value(named)}: one"
+            " without the other is not supported; name the terms of relative attention, or"
+            " neither."
         )
     return tuple(term for term in TERMS if term in named)
 

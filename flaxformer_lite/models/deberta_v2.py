@@ -17,7 +17,7 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import deberta, electra
 from flaxformer_lite.models.common import bert_like
 from flaxformer_lite.models.fields import ACTIVATION_NAMES, Fields, ModelFields, activation_of
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.weight_map import (
     Head,
     Published,
@@ -61,7 +61,7 @@ def config(preset: str = "v3_base", **overrides) -> ModelConfig:
     if preset in ("xlarge", "xxlarge"):
         layers = overrides.get("encoder_layers", PRESETS[preset]["encoder_layers"])
         overrides = {"pattern": first_layer(layers, CONVOLUTION)} | overrides
-    return build("deberta_v2", BASE, PRESETS, preset, **overrides)
+    return build_config("deberta_v2", BASE, PRESETS, preset, **overrides)
 
 
 class Discriminator(nn.Module):

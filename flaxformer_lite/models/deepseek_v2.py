@@ -10,8 +10,8 @@ from functools import partial
 from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import experts, llama_like
-from flaxformer_lite.models.fields import Fields, ModelFields, repeated, shortest_pattern
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.fields import Fields, ModelFields, repeat_pattern, shortest_pattern
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.weight_map import WeightRow, add_prefix, omit_prefixes, weight_rows
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
@@ -84,7 +84,7 @@ PRESETS = {  # section 3.1.2 and appendix B
         ),
     ),
 }
-config = partial(build, "deepseek_v2", BASE, PRESETS, "lite")
+config = partial(build_config, "deepseek_v2", BASE, PRESETS, "lite")
 
 
 class Model(llama_like.Model):
@@ -214,7 +214,7 @@ def read_experts(fields: Fields, layers: int, dense: int, moe: MoeConfig) -> Mod
 
 
 def write_experts(cfg: ModelConfig) -> Json:
-    kinds = repeated(cfg.kinds, cfg.decoder_layers)
+    kinds = repeat_pattern(cfg.kinds, cfg.decoder_layers)
     dense = sum((kind.feed_forward or cfg.feed_forward) is None for kind in kinds)
     if dense == cfg.decoder_layers:
         return {"first_k_dense_replace": dense}

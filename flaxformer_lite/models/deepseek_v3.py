@@ -11,7 +11,7 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import deepseek_v2
 from flaxformer_lite.models.common import experts, llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 
 BASE = deepseek_v2.BASE | dict(vocab_size=129280, max_length=4096)
@@ -40,7 +40,7 @@ PRESETS = {
         **deepseek_v2.sparse_after(3, 61, MOE),
     ),
 }
-config = partial(build, "deepseek_v3", BASE, PRESETS, "671b")
+config = partial(build_config, "deepseek_v3", BASE, PRESETS, "671b")
 
 
 class Model(llama_like.Model):

@@ -6,7 +6,7 @@ Reference: Sanh et al., "DistilBERT, a distilled version of BERT" (2019), sectio
 from functools import partial
 
 from flaxformer_lite.models.common import bert_like
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.models.weight_map import (
     Published,
@@ -21,7 +21,7 @@ PRESETS = {
     "tiny": bert_like.PRESETS["tiny"],
     "base": dict(bert_like.PRESETS["base"], encoder_layers=6),
 }
-config = partial(build, "distilbert", BASE, PRESETS, "base")
+config = partial(build_config, "distilbert", BASE, PRESETS, "base")
 
 
 class Model(EncoderModel):

@@ -14,7 +14,7 @@ import jax
 
 from flaxformer_lite.config import Execution, ModelConfig
 from flaxformer_lite.models.common import bert_like
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.models.skeletons.outputs import Features, Output
 from flaxformer_lite.models.weight_map import Published, build_heads, weight_rows
@@ -28,7 +28,7 @@ PRESETS = {  # the discriminators' sizes, appendix A
     "base": bert_like.PRESETS["base"],
     "large": bert_like.PRESETS["large"],
 }
-config = partial(build, "electra", BASE, PRESETS, "base")
+config = partial(build_config, "electra", BASE, PRESETS, "base")
 
 
 class Discriminator(nn.Module):

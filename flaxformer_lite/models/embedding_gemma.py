@@ -7,7 +7,7 @@ Reference: Schechter Vera et al., "EmbeddingGemma: Powerful and Lightweight Text
 from functools import partial
 
 from flaxformer_lite.models import gemma3_text
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -30,7 +30,7 @@ PRESETS = {
     ),
     "300m": dict(d_model=768, num_heads=3, num_kv_heads=1, mlp_dim=1152, encoder_layers=24),
 }
-config = partial(build, "embedding_gemma", BASE, PRESETS, "300m")
+config = partial(build_config, "embedding_gemma", BASE, PRESETS, "300m")
 
 
 class Model(EncoderModel):

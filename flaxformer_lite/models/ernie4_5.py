@@ -10,7 +10,7 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.rope_fields import read_rope
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -27,7 +27,7 @@ PRESETS = {
     "tiny": llama_like.TINY | dict(head_dim=32),
     "0.3b": dict(d_model=1024, num_heads=16, num_kv_heads=2, mlp_dim=3072, decoder_layers=18),
 }
-config = partial(build, "ernie4_5", BASE, PRESETS, "0.3b")
+config = partial(build_config, "ernie4_5", BASE, PRESETS, "0.3b")
 Model = llama_like.LanguageModel
 
 

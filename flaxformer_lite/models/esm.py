@@ -21,8 +21,8 @@ import numpy as np
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import bert_like, roberta_like
-from flaxformer_lite.models.fields import Fields, ModelFields, omit
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.fields import Fields, ModelFields, omit_fields
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.skeletons.call_with_intermediates import call_inside
 from flaxformer_lite.models.weight_map import Published, add_prefix, build_heads, weight_rows
 from flaxformer_lite.nn.modules.heads import Classifier
@@ -49,7 +49,7 @@ PRESETS = {  # table S1; 20 heads, and 40 from 3B on
     "3b": dict(d_model=2560, num_heads=40, mlp_dim=10240, encoder_layers=36),
     "15b": dict(d_model=5120, num_heads=40, mlp_dim=20480, encoder_layers=48),
 }
-config = partial(build, "esm", BASE, PRESETS, "650m")
+config = partial(build_config, "esm", BASE, PRESETS, "650m")
 UNMASKED_IN_TRAINING = 1 - 0.15 * 0.8
 END = 2  # the token after a protein, which contacts leave out
 
@@ -222,7 +222,7 @@ PUBLISHED = Published(
         token_classification=bert_like.CLASSIFIER,
     ),
     defaults=dict(layer_norm_eps=1e-12, rope_theta=10000.0),
-    fields=omit(bert_like.FIELDS, "hidden_act", "type_vocab_size"),
+    fields=omit_fields(bert_like.FIELDS, "hidden_act", "type_vocab_size"),
     fixed={"is_decoder": False, "add_cross_attention": False, "is_folding_model": False},
     read=read,
     write=write,

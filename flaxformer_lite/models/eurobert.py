@@ -12,7 +12,7 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import bert_like, llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.models.weight_map import add_prefix, build_heads, weight_rows
@@ -33,7 +33,7 @@ PRESETS = {  # table 1
     "610m": dict(d_model=1152, num_heads=18, num_kv_heads=6, mlp_dim=4096, encoder_layers=26),
     "2.1b": dict(d_model=2304, num_heads=18, num_kv_heads=6, mlp_dim=6144, encoder_layers=32),
 }
-config = partial(build, "eurobert", BASE, PRESETS, "210m")
+config = partial(build_config, "eurobert", BASE, PRESETS, "210m")
 
 
 class Model(EncoderModel):

@@ -20,7 +20,7 @@ from flaxformer_lite.models.fields import (
     layer_types,
     read_windows,
 )
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.nn.positions.rope import Rope
 
 WINDOW = 4096
@@ -51,7 +51,7 @@ PRESETS = {  # table 1
         pattern=llama_like.alternate_positions(WINDOW, WINDOW, WINDOW, 0),
     ),
 }
-config = partial(build, "exaone4", BASE, PRESETS, "1.2b")
+config = partial(build_config, "exaone4", BASE, PRESETS, "1.2b")
 Model = llama_like.Model
 
 

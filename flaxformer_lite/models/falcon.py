@@ -9,7 +9,7 @@ from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import gpt2_like
 from flaxformer_lite.models.fields import Fields, ModelFields
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import (
@@ -40,7 +40,7 @@ PRESETS = {  # table 10, and the models of RefinedWeb alone
         residual="parallel",
     ),
 }
-config = partial(build, "falcon", BASE, PRESETS, "7b")
+config = partial(build_config, "falcon", BASE, PRESETS, "7b")
 Model = DecoderModel
 LAYER = weight_rows(
     (

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from flaxformer_lite.config import ConfigError, ModelConfig
-from flaxformer_lite.files.read import KINDS, brief, is_kind
-from flaxformer_lite.registry import nearest
+from flaxformer_lite.files.read import KINDS, is_kind, quote_value
+from flaxformer_lite.registry import did_you_mean
 
 Number = TypeVar("Number", int, float)
 Layer = TypeVar("Layer")
@@ -62,7 +62,7 @@ class Fields:
             return default
         kind = kind or type(default)
         if kind in KINDS and not is_kind(value, kind):
-            raise ConfigError(f"{self.where}{name}={brief(value)}: must be {KINDS[kind]}.")
+            raise ConfigError(f"{self.where}{name}={quote_value(value)}: must be {KINDS[kind]}.")
         most = LARGEST
         if name == "num_labels":
             most = CLASSES
@@ -70,7 +70,7 @@ class Fields:
             most = DEEPEST
         if kind is int and abs(value) > most:
             raise ConfigError(
-                f"{self.where}{name}={brief(value)}: no model is so large; is it damaged?"
+                f"{self.where}{name}={quote_value(value)}: no model is so large; is it damaged?"
             )
         if kind is float:
             return float(value)
@@ -80,7 +80,7 @@ class Fields:
         """Returns a field that must be at least one."""
         value = self.get(name, default)
         if value < 1:
-            raise ConfigError(f"config.json: {name}={brief(value)}: must be at least 1.")
+            raise ConfigError(f"config.json: {name}={quote_value(value)}: must be at least 1.")
         return value
 
     def nullable(self, name: str, absent: object, null: object = 0) -> Any:
@@ -89,7 +89,7 @@ class Fields:
         value = self.get(name, default, type(absent))
         if self.values.get(name) is not None and value <= 0:
             raise ConfigError(
-                f"config.json: {name}={brief(value)}: must be positive; null turns it off."
+                f"config.json: {name}={quote_value(value)}: must be positive; null turns it off."
             )
         return value
 
@@ -98,8 +98,8 @@ class Fields:
         value = self.get(name, allowed)
         if value != allowed:
             raise ConfigError(
-                f"config.json: {name}={brief(value)} changes the numbers, and only {allowed!r} is"
-                " supported here."
+                f"config.json: {name}={quote_value(value)} changes the numbers, and only"
+                f" {allowed!r} is supported here."
             )
 
 
@@ -113,14 +113,14 @@ def activation_of(field: str, value: str) -> str:
         if value in names:
             return activation
     known = [name for names in ACTIVATION_NAMES.values() for name in names]
-    near = nearest(str(value), known)
+    near = did_you_mean(str(value), known)
     raise ConfigError(
-        f"config.json: {field}={brief(value)}: no such activation here{near}; choose from"
+        f"config.json: {field}={quote_value(value)}: no such activation here{near}; choose from"
         f" {', '.join(known)}."
     )
 
 
-def omit(fields: Mapping[str, Value], *names: str) -> dict[str, Value]:
+def omit_fields(fields: Mapping[str, Value], *names: str) -> dict[str, Value]:
     """Returns the fields of a family that another one follows, except some."""
     return {name: value for name, value in fields.items() if name not in names}
 
@@ -142,7 +142,7 @@ def read_windows(
     known = all(kind in ("sliding_attention", "full_attention") for kind in kinds)
     if not known or len(kinds) != layers:
         raise ConfigError(
-            f"config.json: layer_types={brief(kinds)}: must be {layers} entries, each"
+            f"config.json: layer_types={quote_value(kinds)}: must be {layers} entries, each"
             " sliding_attention or full_attention."
         )
     if "sliding_attention" in kinds and window < 1:
@@ -153,7 +153,7 @@ def read_windows(
 
 
 def layer_types(cfg: ModelConfig) -> list[str]:
-    kinds = repeated(cfg.kinds, cfg.encoder_layers + cfg.decoder_layers)
+    kinds = repeat_pattern(cfg.kinds, cfg.encoder_layers + cfg.decoder_layers)
     return ["sliding_attention" if kind.window else "full_attention" for kind in kinds]
 
 
@@ -170,12 +170,12 @@ def shortest_pattern(layers: Sequence[Layer]) -> tuple[Layer, ...]:
     return tuple(layers[:period])
 
 
-def repeated(pattern: Sequence[Layer], layers: int) -> list[Layer]:
+def repeat_pattern(pattern: Sequence[Layer], layers: int) -> list[Layer]:
     """Repeats a pattern over this many layers; inverts `shortest_pattern`."""
     return [pattern[i % len(pattern)] for i in range(layers)]
 
 
-def inverse(value: float) -> float:
+def find_inverse(value: float) -> float:
     """Returns the number whose inverse is exactly `value`, a round one where there is one."""
     near = 1 / value
     candidates = (float(round(near)), near, math.nextafter(near, 0), math.nextafter(near, math.inf))

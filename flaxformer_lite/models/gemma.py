@@ -11,7 +11,7 @@ from functools import partial
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.weight_map import Head
 
 BASE = llama_like.BASE | dict(
@@ -32,7 +32,7 @@ PRESETS = {  # table 1; mlp_dim is per branch of the gate
     "2b": dict(d_model=2048, num_heads=8, num_kv_heads=1, mlp_dim=16384, decoder_layers=18),
     "7b": dict(d_model=3072, num_heads=16, mlp_dim=24576, decoder_layers=28),
 }
-config = partial(build, "gemma", BASE, PRESETS, "7b")
+config = partial(build_config, "gemma", BASE, PRESETS, "7b")
 
 
 Model = llama_like.LabelingModel

@@ -12,8 +12,14 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import gemma
 from flaxformer_lite.models.common import llama_like
-from flaxformer_lite.models.fields import Fields, ModelFields, layer_types, omit, read_windows
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.fields import (
+    Fields,
+    ModelFields,
+    layer_types,
+    omit_fields,
+    read_windows,
+)
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.weight_map import add_prefix, omit_prefixes, weight_rows
 
 BASE = gemma.BASE | dict(
@@ -37,7 +43,7 @@ PRESETS = {  # table 1
         attention_scale=144**-0.5,
     ),
 }
-config = partial(build, "gemma2", BASE, PRESETS, "9b")
+config = partial(build_config, "gemma2", BASE, PRESETS, "9b")
 Model = llama_like.LabelingModel
 NORMS = weight_rows(
     ("post_attention_layernorm", "attention_branch_norm"),
@@ -46,7 +52,7 @@ NORMS = weight_rows(
 )
 LAYER = omit_prefixes(llama_like.LAYER, "post_attention_layernorm") + NORMS
 BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER)
-FIELDS = omit(llama_like.FIELDS, "hidden_act") | {"hidden_activation": "activation"}
+FIELDS = omit_fields(llama_like.FIELDS, "hidden_act") | {"hidden_activation": "activation"}
 
 
 def read_caps(fields: Fields) -> ModelFields:

@@ -13,7 +13,7 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import gemma, gemma2
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields, layer_types, read_windows
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.rope_fields import read_rope_of, slide_layers, write_ropes
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import WeightRow, add_prefix, weight_rows
@@ -62,7 +62,7 @@ PRESETS = {  # table 1
     "4b": dict(d_model=2560, num_heads=8, num_kv_heads=4, mlp_dim=10240, decoder_layers=34),
     "12b": dict(d_model=3840, num_heads=16, num_kv_heads=8, mlp_dim=15360, decoder_layers=48),
 }
-config = partial(build, "gemma3_text", BASE, PRESETS, "4b")
+config = partial(build_config, "gemma3_text", BASE, PRESETS, "4b")
 
 
 class Model(DecoderModel):

@@ -11,7 +11,7 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.rope_fields import read_rope
 from flaxformer_lite.models.weight_map import add_prefix, omit_prefixes, weight_rows
 from flaxformer_lite.nn.positions.rope import Rope
@@ -29,7 +29,7 @@ PRESETS = {
     "tiny": llama_like.TINY | dict(head_dim=32, pad_token_id=0),
     "9b": dict(d_model=4096, num_heads=32, num_kv_heads=2, mlp_dim=13696, decoder_layers=40),
 }
-config = partial(build, "glm", BASE, PRESETS, "9b")
+config = partial(build_config, "glm", BASE, PRESETS, "9b")
 Model = llama_like.LabelingModel
 FUSED = weight_rows(("mlp.gate_up_proj", ("mlp/gate", "mlp/up"), "2OI"))
 LAYER = omit_prefixes(llama_like.LAYER, "mlp.gate_proj", "mlp.up_proj") + FUSED

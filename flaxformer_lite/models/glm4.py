@@ -9,14 +9,14 @@ from functools import partial
 
 from flaxformer_lite.models import glm
 from flaxformer_lite.models.common import llama_like
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.weight_map import add_prefix, weight_rows
 
 BASE = glm.BASE | dict(norm_at=("in", "branch", "final"), max_length=32768)
 PRESETS = glm.PRESETS | {
     "32b": dict(d_model=6144, num_heads=48, num_kv_heads=8, mlp_dim=23040, decoder_layers=61)
 }
-config = partial(build, "glm4", BASE, PRESETS, "9b")
+config = partial(build_config, "glm4", BASE, PRESETS, "9b")
 Model = glm.Model
 NORMS = weight_rows(
     ("post_self_attn_layernorm", "attention_branch_norm"),

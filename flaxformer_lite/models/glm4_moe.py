@@ -11,7 +11,7 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import deepseek_v2, deepseek_v3
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.rope_fields import read_rope
 from flaxformer_lite.models.weight_map import add_prefix
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
@@ -41,7 +41,7 @@ PRESETS = {
         **deepseek_v2.sparse_after(1, 46, MOE),
     ),
 }
-config = partial(build, "glm4_moe", BASE, PRESETS, "air")
+config = partial(build_config, "glm4_moe", BASE, PRESETS, "air")
 
 
 class Model(llama_like.Model):

@@ -7,14 +7,14 @@ Reference: Radford et al., "Language Models are Unsupervised Multitask Learners"
 from functools import partial
 
 from flaxformer_lite.models.common import gpt2_like
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.weight_map import Head, Published, add_prefix, build_heads, weight_rows
 
 BASE = gpt2_like.BASE
 PRESETS = gpt2_like.PRESETS
 Model = gpt2_like.Model
 
-config = partial(build, "gpt2", gpt2_like.BASE, gpt2_like.PRESETS, "small")
+config = partial(build_config, "gpt2", gpt2_like.BASE, gpt2_like.PRESETS, "small")
 
 
 LAYER = weight_rows(

@@ -12,10 +12,10 @@ Mesh-Tensorflow" (2021).
 from functools import partial
 
 from flaxformer_lite.config import ConfigError, ModelConfig
-from flaxformer_lite.files.read import Json, brief
+from flaxformer_lite.files.read import Json, quote_value
 from flaxformer_lite.models.common import gpt2_like
-from flaxformer_lite.models.fields import Fields, ModelFields, read_windows, repeated
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.fields import Fields, ModelFields, read_windows, repeat_pattern
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.weight_map import (
     Published,
     add_prefix,
@@ -38,7 +38,7 @@ PRESETS = {
     "1.3b": dict(d_model=2048, num_heads=16, mlp_dim=8192, decoder_layers=24),
     "2.7b": dict(d_model=2560, num_heads=20, mlp_dim=10240, decoder_layers=32),
 }
-config = partial(build, "gpt_neo", BASE, PRESETS, "1.3b")
+config = partial(build_config, "gpt_neo", BASE, PRESETS, "1.3b")
 Model = gpt2_like.Model
 LAYER = add_prefix(
     "attn.attention", "attention", attention_rows("q_proj", "k_proj", "v_proj", "out_proj")
@@ -66,8 +66,8 @@ def read(fields: Fields) -> ModelFields:
         pattern = types
     if any(kind not in ("global", "local") for kind in pattern) or len(pattern) != layers:
         raise ConfigError(
-            f"config.json: attention_types gives {brief(pattern)}; must be global or local for each"
-            f" of {layers} layers."
+            f"config.json: attention_types gives {quote_value(pattern)}; must be global or local"
+            f" for each of {layers} layers."
         )
     windows = read_windows(
         fields, layers, lambda i: pattern[i] == "local", fields.get("window_size", 256)
@@ -79,7 +79,7 @@ def read(fields: Fields) -> ModelFields:
 
 
 def write(cfg: ModelConfig) -> Json:
-    windows = repeated(cfg.windows, cfg.decoder_layers)
+    windows = repeat_pattern(cfg.windows, cfg.decoder_layers)
     kinds = ["local" if window else "global" for window in windows]
     return {
         "attention_types": [[kinds, 1]],

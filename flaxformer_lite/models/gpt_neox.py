@@ -11,8 +11,8 @@ from functools import partial
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import gpt2_like, llama_like
-from flaxformer_lite.models.fields import Fields, ModelFields, omit
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.fields import Fields, ModelFields, omit_fields
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import Published, add_prefix, build_heads, weight_rows
@@ -34,7 +34,7 @@ PRESETS = {
     ),
     "20b": dict(d_model=6144, num_heads=64, mlp_dim=24576, decoder_layers=44),
 }
-config = partial(build, "gpt_neox", BASE, PRESETS, "20b")
+config = partial(build_config, "gpt_neox", BASE, PRESETS, "20b")
 Model = DecoderModel
 LAYER = weight_rows(
     ("input_layernorm", "attention_in_norm"),
@@ -79,7 +79,7 @@ PUBLISHED = Published(
     heads=build_heads(
         "GPTNeoX", **gpt2_like.HEADS | {"lm": weight_rows(("embed_out.weight", "lm_head/kernel"))}
     ),
-    fields=omit(llama_like.FIELDS, "rms_norm_eps") | {"layer_norm_eps": "norm_eps"},
+    fields=omit_fields(llama_like.FIELDS, "rms_norm_eps") | {"layer_norm_eps": "norm_eps"},
     fixed={"is_decoder": False},
     read=read,
     write=write,

@@ -17,10 +17,10 @@ from flaxformer_lite.models.fields import (
     ModelFields,
     largest_window,
     layer_types,
-    omit,
+    omit_fields,
     read_windows,
 )
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.rope_fields import read_rope
 from flaxformer_lite.models.weight_map import add_prefix, omit_prefixes, weight_rows
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
@@ -80,7 +80,7 @@ PRESETS = {  # table 1
         ),
     ),
 }
-config = partial(build, "gpt_oss", BASE, PRESETS, "20b")
+config = partial(build_config, "gpt_oss", BASE, PRESETS, "20b")
 Model = llama_like.Model
 EXPERTS = weight_rows(
     ("mlp.router", "mlp/router"),
@@ -145,7 +145,7 @@ def write(cfg: ModelConfig) -> Json:
     }
 
 
-FIELDS = omit(llama_like.FIELDS, "hidden_act")
+FIELDS = omit_fields(llama_like.FIELDS, "hidden_act")
 PUBLISHED = llama_like.published(
     "gpt_oss",
     BODY,

@@ -9,7 +9,7 @@ from functools import partial
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.models.common import bert_like, gpt2_like
 from flaxformer_lite.models.fields import Fields, ModelFields
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.weight_map import (
     Published,
     add_prefix,
@@ -33,7 +33,7 @@ PRESETS = {
     "tiny": dict(d_model=128, num_heads=4, mlp_dim=512, decoder_layers=4),
     "6b": dict(d_model=4096, num_heads=16, mlp_dim=16384, decoder_layers=28),
 }
-config = partial(build, "gptj", BASE, PRESETS, "6b")
+config = partial(build_config, "gptj", BASE, PRESETS, "6b")
 LAYER = add_prefix(
     "attn", "attention", attention_rows("q_proj", "k_proj", "v_proj", "out_proj")
 ) + weight_rows(("ln_1", "attention_in_norm"), ("mlp.fc_in", "mlp/up"), ("mlp.fc_out", "mlp/down"))

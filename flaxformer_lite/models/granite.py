@@ -11,8 +11,8 @@ from functools import partial
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import llama_like
-from flaxformer_lite.models.fields import Fields, ModelFields, inverse
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.fields import Fields, ModelFields, find_inverse
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -45,7 +45,7 @@ PRESETS = {  # table 2
         position=Rope(),
     ),
 }
-config = partial(build, "granite", BASE, PRESETS, "2b")
+config = partial(build_config, "granite", BASE, PRESETS, "2b")
 
 
 class Model(DecoderModel):
@@ -70,7 +70,7 @@ def read(fields: Fields) -> ModelFields:
 def write(cfg: ModelConfig) -> Json:
     return llama_like.write(cfg) | {
         "attention_multiplier": cfg.scale,
-        "logits_scaling": inverse(cfg.logit_multiplier),
+        "logits_scaling": find_inverse(cfg.logit_multiplier),
     }
 
 

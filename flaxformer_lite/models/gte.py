@@ -8,7 +8,7 @@ from functools import partial
 
 from flaxformer_lite.models import jina_embeddings_v3
 from flaxformer_lite.models.common import bert_like
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.models.weight_map import (
     Published,
@@ -30,7 +30,7 @@ BASE = bert_like.BASE | dict(
     head="masked_lm",
 )
 PRESETS = {"tiny": bert_like.PRESETS["tiny"], "base": bert_like.PRESETS["base"]}
-config = partial(build, "gte", BASE, PRESETS, "base")
+config = partial(build_config, "gte", BASE, PRESETS, "base")
 
 
 class Model(EncoderModel):

@@ -8,7 +8,7 @@ from functools import partial
 
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.rope_fields import read_rope
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -23,7 +23,7 @@ PRESETS = {
     "tiny": dict(d_model=128, num_heads=4, mlp_dim=344, decoder_layers=4),
     "2b": dict(d_model=2560, num_heads=20, mlp_dim=7040, decoder_layers=24),
 }
-config = partial(build, "helium", BASE, PRESETS, "2b")
+config = partial(build_config, "helium", BASE, PRESETS, "2b")
 Model = llama_like.LabelingModel
 
 

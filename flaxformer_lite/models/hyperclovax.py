@@ -11,7 +11,7 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import granite
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import add_prefix, weight_rows
 
@@ -22,7 +22,7 @@ PRESETS = {
     "tiny": llama_like.TINY,
     "14b": dict(d_model=6144, num_heads=48, num_kv_heads=8, mlp_dim=14336, decoder_layers=38),
 }
-config = partial(build, "hyperclovax", BASE, PRESETS, "14b")
+config = partial(build_config, "hyperclovax", BASE, PRESETS, "14b")
 
 
 class Model(DecoderModel):

@@ -12,8 +12,8 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import nomic_bert, roberta
 from flaxformer_lite.models.common import bert_like, roberta_like
-from flaxformer_lite.models.fields import Fields, ModelFields, omit
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.fields import Fields, ModelFields, omit_fields
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.models.weight_map import (
@@ -35,8 +35,8 @@ BASE = bert_like.BASE | dict(
     head="masked_lm",
 )
 PRESETS = {"tiny": bert_like.PRESETS["tiny"], "large": bert_like.PRESETS["large"]}
-config = partial(build, "jina_embeddings_v3", BASE, PRESETS, "large")
-HEADS = omit(roberta_like.HEADS, "causal_lm", "multiple_choice")
+config = partial(build_config, "jina_embeddings_v3", BASE, PRESETS, "large")
+HEADS = omit_fields(roberta_like.HEADS, "causal_lm", "multiple_choice")
 
 
 class Model(EncoderModel):

@@ -7,7 +7,7 @@ et al., "The Llama 3 Herd of Models" (2024), section 3.2.
 from functools import partial
 
 from flaxformer_lite.models.common import llama_like
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = llama_like.BASE
@@ -32,7 +32,7 @@ PRESETS = {
     "llama3_70b": LLAMA3
     | dict(d_model=8192, num_heads=64, num_kv_heads=8, mlp_dim=28672, decoder_layers=80),
 }
-config = partial(build, "llama", llama_like.BASE, PRESETS, "7b")
+config = partial(build_config, "llama", llama_like.BASE, PRESETS, "7b")
 
 
 PUBLISHED = llama_like.published(

@@ -11,13 +11,13 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import mt5, t5, weight_map
 from flaxformer_lite.models.common import t5_like
 from flaxformer_lite.models.fields import Fields, ModelFields
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.weight_map import Head, WeightRow, add_prefix, weight_rows
 from flaxformer_lite.nn.mixers.local_global import LocalGlobalConfig
 
 BASE = t5_like.BASE | t5_like.V1_1 | dict(mixer=LocalGlobalConfig())
 PRESETS = {name: mt5.PRESETS[name] for name in ("tiny", "base", "large", "xl")}
-config = partial(build, "longt5", BASE, PRESETS, "base")
+config = partial(build_config, "longt5", BASE, PRESETS, "base")
 
 
 class Model(t5_like.Model):

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flaxformer_lite.models import bart
 from flaxformer_lite.models.common import bart_like
 from flaxformer_lite.models.fields import Fields, ModelFields
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
 from flaxformer_lite.nn.positions.sinusoidal import Sinusoidal
 
@@ -36,7 +36,7 @@ PRESETS = {
     "nllb_1.3b": LARGE | dict(vocab_size=256206),
     "nllb_3.3b": LARGE | dict(vocab_size=256206, d_model=2048),
 }
-config = partial(build, "m2m_100", BASE, PRESETS, "418m")
+config = partial(build_config, "m2m_100", BASE, PRESETS, "418m")
 
 
 class Model(EncoderDecoderModel):

@@ -12,7 +12,7 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import bart
 from flaxformer_lite.models.common import bart_like
 from flaxformer_lite.models.fields import Fields, ModelFields
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
 from flaxformer_lite.models.weight_map import Head
 from flaxformer_lite.nn.positions.sinusoidal import Sinusoidal
@@ -32,7 +32,7 @@ PRESETS = {  # OPUS-MT's size
     "tiny": bart_like.PRESETS["tiny"],
     "base": dict(d_model=512, num_heads=8, mlp_dim=2048, encoder_layers=6, decoder_layers=6),
 }
-config = partial(build, "marian", BASE, PRESETS, "base")
+config = partial(build_config, "marian", BASE, PRESETS, "base")
 
 
 class Model(EncoderDecoderModel):

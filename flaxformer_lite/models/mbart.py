@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from flaxformer_lite.models import bart
 from flaxformer_lite.models.common import bart_like, bert_like
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.skeletons.inputs import last_token
 
 BASE = bart_like.BASE | dict(
@@ -23,7 +23,7 @@ BASE = bart_like.BASE | dict(
     decoder_start_token_id=None,
 )
 PRESETS = {"tiny": bart_like.PRESETS["tiny"], "large": bart_like.PRESETS["large"]}
-config = partial(build, "mbart", BASE, PRESETS, "large")
+config = partial(build_config, "mbart", BASE, PRESETS, "large")
 
 
 class Model(bart_like.Model):

@@ -10,7 +10,7 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import mistral
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields, layer_types, read_windows
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = mistral.BASE | dict(
@@ -24,7 +24,7 @@ PRESETS = {
         d_model=4096, num_heads=32, num_kv_heads=8, head_dim=128, mlp_dim=12288, decoder_layers=36
     ),
 }
-config = partial(build, "ministral", BASE, PRESETS, "8b")
+config = partial(build_config, "ministral", BASE, PRESETS, "8b")
 Model = llama_like.Model
 
 

@@ -9,14 +9,14 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 
 BASE = llama_like.BASE | dict(max_length=32768, windows=(4096,))
 PRESETS = {  # table 1
     "tiny": llama_like.TINY | dict(windows=(64,)),
     "7b": dict(d_model=4096, num_heads=32, num_kv_heads=8, mlp_dim=14336, decoder_layers=32),
 }
-config = partial(build, "mistral", BASE, PRESETS, "7b")
+config = partial(build_config, "mistral", BASE, PRESETS, "7b")
 Model = llama_like.Model
 
 

@@ -9,7 +9,7 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import experts, llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.weight_map import add_prefix, omit_prefixes, weight_rows
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 from flaxformer_lite.nn.positions.rope import Rope
@@ -29,7 +29,7 @@ PRESETS = {  # table 1
         max_length=65536,
     ),
 }
-config = partial(build, "mixtral", BASE, PRESETS, "8x7b")
+config = partial(build_config, "mixtral", BASE, PRESETS, "8x7b")
 Model = llama_like.Model
 EXPERTS = weight_rows(
     ("block_sparse_moe.gate", "mlp/router"),

@@ -15,8 +15,14 @@ import jax.numpy as jnp
 from flaxformer_lite.config import Execution, LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import bert_like
-from flaxformer_lite.models.fields import Fields, ModelFields, layer_types, read_windows, repeated
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.fields import (
+    Fields,
+    ModelFields,
+    layer_types,
+    read_windows,
+    repeat_pattern,
+)
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.rope_fields import read_rope_of, slide_layers, write_ropes
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
@@ -107,7 +113,7 @@ def config(preset: str = "base", **overrides) -> ModelConfig:
     """
     layers = overrides.get("encoder_layers", PRESETS.get(preset, {}).get("encoder_layers", 0))
     kinds = {"pattern": alternating(layers, LOCAL // 2 + 1)}
-    return build("modernbert", BASE, PRESETS, preset, **kinds | overrides)
+    return build_config("modernbert", BASE, PRESETS, preset, **kinds | overrides)
 
 
 NORMS_AND_MLP = weight_rows(
@@ -184,7 +190,7 @@ def read_layers(fields: Fields, beyond: int) -> ModelFields:
     local = read_rope_of(fields, "sliding_attention", local_base)
     return {
         "position": read_rope_of(fields, "full_attention", base),
-        "pattern": pattern(repeated(windows, layers), local),
+        "pattern": pattern(repeat_pattern(windows, layers), local),
         "norm": "layer" if fields.get("norm_bias", False) else "layer_no_bias",
         "bias_at": tuple(bias_at),
     }

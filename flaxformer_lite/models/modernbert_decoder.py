@@ -10,7 +10,7 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import modernbert
 from flaxformer_lite.models.fields import Fields, ModelFields
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import (
     Published,
@@ -49,7 +49,7 @@ def config(preset: str = "base", **overrides) -> ModelConfig:
     """
     layers = overrides.get("decoder_layers", PRESETS.get(preset, {}).get("decoder_layers", 0))
     kinds = {"pattern": modernbert.alternating(layers, modernbert.LOCAL // 2)}
-    return build("modernbert_decoder", BASE, PRESETS, preset, **kinds | overrides)
+    return build_config("modernbert_decoder", BASE, PRESETS, preset, **kinds | overrides)
 
 
 LAYER = (

@@ -9,8 +9,8 @@ from functools import partial
 
 from flaxformer_lite.models import roberta
 from flaxformer_lite.models.common import bert_like, roberta_like
-from flaxformer_lite.models.fields import omit
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.fields import omit_fields
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.weight_map import (
     add_prefix,
     attention_rows,
@@ -25,7 +25,7 @@ BASE = roberta_like.BASE | dict(
     vocab_size=30527, type_vocab_size=0, position=LearnedT5Buckets(), norm_eps=1e-12
 )
 PRESETS = {"tiny": bert_like.PRESETS["tiny"], "base": bert_like.PRESETS["base"]}
-config = partial(build, "mpnet", BASE, PRESETS, "base")
+config = partial(build_config, "mpnet", BASE, PRESETS, "base")
 
 
 class Model(roberta_like.Model):
@@ -44,7 +44,7 @@ BODY = (
     *weight_rows(("encoder.relative_attention_bias.weight", "encoder/position/relative")),
     *add_prefix("encoder.layer.{i}", "encoder/layer_{i}", LAYER),
 )
-HEADS = omit(roberta_like.HEADS, "causal_lm")
+HEADS = omit_fields(roberta_like.HEADS, "causal_lm")
 PUBLISHED = dataclasses.replace(
     roberta.PUBLISHED,
     model_type="mpnet",
@@ -52,7 +52,7 @@ PUBLISHED = dataclasses.replace(
     defaults=dict(max_position_embeddings=512),
     names=lambda cfg: BODY,
     heads=build_heads("MPNet", **HEADS),
-    fields=omit(bert_like.FIELDS, "type_vocab_size"),
+    fields=omit_fields(bert_like.FIELDS, "type_vocab_size"),
     # transformers uses these values whatever the config says
     fixed={"pad_token_id": 1, "relative_attention_num_buckets": 32},
 )

@@ -9,7 +9,7 @@ from functools import partial
 
 from flaxformer_lite.models import t5
 from flaxformer_lite.models.common import t5_like
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 
 BASE = t5_like.BASE | t5_like.V1_1 | dict(vocab_size=250112)
 PRESETS = {
@@ -17,7 +17,7 @@ PRESETS = {
     for name, sizes in t5_like.PRESETS.items()
     if name.startswith("v1_1_")
 }
-config = partial(build, "mt5", BASE, PRESETS, "small")
+config = partial(build_config, "mt5", BASE, PRESETS, "small")
 Model = t5_like.Model
 
 

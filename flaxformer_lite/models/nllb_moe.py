@@ -14,8 +14,8 @@ from flaxformer_lite.config import LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import bart, m2m_100, weight_map
 from flaxformer_lite.models.common import bart_like, experts
-from flaxformer_lite.models.fields import Fields, ModelFields, repeated, shortest_pattern
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.fields import Fields, ModelFields, repeat_pattern, shortest_pattern
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.weight_map import Head, Published, WeightRow, add_prefix, weight_rows
 from flaxformer_lite.nn.feed_forwards.capacity_moe import CapacityMoeConfig
 
@@ -41,7 +41,7 @@ PRESETS = {  # section 6.2.4; every fourth layer has experts
     "54b": m2m_100.PRESETS["nllb_3.3b"]
     | dict(pattern=(*(LayerKind(),) * 3, LayerKind(feed_forward=_moe(128)))),
 }
-config = partial(build, "nllb_moe", BASE, PRESETS, "54b")
+config = partial(build_config, "nllb_moe", BASE, PRESETS, "54b")
 Model = m2m_100.Model
 
 
@@ -108,7 +108,7 @@ def read(fields: Fields) -> ModelFields:
 
 def step_of(kinds: tuple[LayerKind, ...], layers: int) -> int:
     """Returns the number, from 1, of the first layer with experts; 0 if none has any."""
-    for number, kind in enumerate(repeated(kinds, layers), start=1):
+    for number, kind in enumerate(repeat_pattern(kinds, layers), start=1):
         if kind.feed_forward is not None:
             return number
     return 0

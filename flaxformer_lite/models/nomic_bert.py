@@ -10,7 +10,7 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import bert_like
 from flaxformer_lite.models.fields import Fields, ModelFields
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.models.weight_map import Published, add_prefix, build_heads, weight_rows
@@ -27,7 +27,7 @@ BASE = bert_like.BASE | dict(
     head="masked_lm",
 )
 PRESETS = {"tiny": bert_like.PRESETS["tiny"], "base": bert_like.PRESETS["base"]}
-config = partial(build, "nomic_bert", BASE, PRESETS, "base")
+config = partial(build_config, "nomic_bert", BASE, PRESETS, "base")
 
 
 class Model(EncoderModel):

@@ -10,8 +10,8 @@ from functools import partial
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import llama_like
-from flaxformer_lite.models.fields import Fields, ModelFields, omit
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.fields import Fields, ModelFields, omit_fields
+from flaxformer_lite.models.presets import build_config
 
 BASE = llama_like.BASE | dict(vocab_size=50304, norm="layer_no_affine", norm_eps=1e-5)
 PRESETS = {  # table 1
@@ -19,13 +19,13 @@ PRESETS = {  # table 1
     "1b": dict(d_model=2048, num_heads=16, mlp_dim=8192, decoder_layers=16, tie_embeddings=True),
     "7b": dict(d_model=4096, num_heads=32, mlp_dim=11008, decoder_layers=32),
 }
-config = partial(build, "olmo", BASE, PRESETS, "7b")
+config = partial(build_config, "olmo", BASE, PRESETS, "7b")
 
 
 Model = llama_like.SequenceModel
 
 
-FIELDS = omit(llama_like.FIELDS, "rms_norm_eps")
+FIELDS = omit_fields(llama_like.FIELDS, "rms_norm_eps")
 
 
 def read(fields: Fields) -> ModelFields:

@@ -11,7 +11,7 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.rope_fields import read_rope
 from flaxformer_lite.models.weight_map import add_prefix, weight_rows
 from flaxformer_lite.nn.positions.rope import Rope
@@ -31,7 +31,7 @@ PRESETS = {  # table 3
     "7b": dict(d_model=4096, num_heads=32, mlp_dim=11008, decoder_layers=32),
     "32b": dict(d_model=5120, num_heads=40, num_kv_heads=8, mlp_dim=27648, decoder_layers=64),
 }
-config = partial(build, "olmo2", BASE, PRESETS, "7b")
+config = partial(build_config, "olmo2", BASE, PRESETS, "7b")
 Model = llama_like.SequenceModel
 NORMS = weight_rows(
     ("post_attention_layernorm", "attention_branch_norm"),

@@ -12,7 +12,7 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import olmo2
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields, layer_types, read_windows
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.rope_fields import read_rope_of, slide_layers, write_ropes
 
 WINDOW = 4096
@@ -32,7 +32,7 @@ PRESETS = {
     "7b": dict(d_model=4096, num_heads=32, mlp_dim=11008, decoder_layers=32),
     "32b": dict(d_model=5120, num_heads=40, num_kv_heads=8, mlp_dim=27648, decoder_layers=64),
 }
-config = partial(build, "olmo3", BASE, PRESETS, "7b")
+config = partial(build_config, "olmo3", BASE, PRESETS, "7b")
 Model = olmo2.Model
 FULL = "full_attention"
 SLIDING = "sliding_attention"

@@ -9,7 +9,7 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import experts, llama_like, qwen_like
 from flaxformer_lite.models.fields import Fields, ModelFields
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.weight_map import add_prefix
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 
@@ -32,7 +32,7 @@ PRESETS = {  # table 1
         feed_forward=MoeConfig(num_experts=64, experts_per_token=8, normalize=False, z_loss=0.001),
     ),
 }
-config = partial(build, "olmoe", BASE, PRESETS, "1b_7b")
+config = partial(build_config, "olmoe", BASE, PRESETS, "1b_7b")
 Model = llama_like.SequenceModel
 BODY = llama_like.ENDS + add_prefix(
     "layers.{i}",

@@ -15,7 +15,7 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import bert_like, gpt2_like
 from flaxformer_lite.models.fields import Fields, ModelFields
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import (
     Published,
@@ -51,7 +51,7 @@ PRESETS = {  # table 1
     "1.3b": dict(d_model=2048, num_heads=32, mlp_dim=8192, decoder_layers=24),
     "6.7b": dict(d_model=4096, num_heads=32, mlp_dim=16384, decoder_layers=32),
 }
-config = partial(build, "opt", BASE, PRESETS, "125m")
+config = partial(build_config, "opt", BASE, PRESETS, "125m")
 
 
 class Model(DecoderModel):

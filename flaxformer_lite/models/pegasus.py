@@ -14,7 +14,7 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import bart
 from flaxformer_lite.models.common import bart_like
 from flaxformer_lite.models.fields import Fields, ModelFields
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
 from flaxformer_lite.nn.positions.sinusoidal import Sinusoidal
 
@@ -32,7 +32,7 @@ PRESETS = {  # section 5
     "tiny": bart_like.PRESETS["tiny"],
     "large": dict(d_model=1024, num_heads=16, mlp_dim=4096, encoder_layers=16, decoder_layers=16),
 }
-config = partial(build, "pegasus", BASE, PRESETS, "large")
+config = partial(build_config, "pegasus", BASE, PRESETS, "large")
 
 
 class Model(EncoderDecoderModel):

@@ -11,8 +11,8 @@ from functools import partial
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import gpt2_like, llama_like
-from flaxformer_lite.models.fields import Fields, ModelFields, omit
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.fields import Fields, ModelFields, omit_fields
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import add_prefix, build_heads, weight_rows
@@ -35,7 +35,7 @@ PRESETS = {
         d_model=2560, num_heads=32, mlp_dim=10240, decoder_layers=32, position=Rope(fraction=0.4)
     ),
 }
-config = partial(build, "phi", BASE, PRESETS, "1")
+config = partial(build_config, "phi", BASE, PRESETS, "1")
 
 
 class Model(DecoderModel):
@@ -86,7 +86,7 @@ PUBLISHED = llama_like.published(
         token_classification=gpt2_like.SCORE,
         none=(),
     ),
-    fields=omit(llama_like.FIELDS, "rms_norm_eps") | {"layer_norm_eps": "norm_eps"},
+    fields=omit_fields(llama_like.FIELDS, "rms_norm_eps") | {"layer_norm_eps": "norm_eps"},
     read=read,
     write=write,
 )

@@ -13,7 +13,7 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import glm
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.rope_fields import read_rope
 from flaxformer_lite.models.weight_map import add_prefix, omit_prefixes, weight_rows
 
@@ -27,7 +27,7 @@ PRESETS = {
     "mini": dict(d_model=3072, num_heads=32, mlp_dim=8192, decoder_layers=32),
     "medium": dict(d_model=5120, num_heads=40, num_kv_heads=10, mlp_dim=17920, decoder_layers=40),
 }
-config = partial(build, "phi3", BASE, PRESETS, "mini")
+config = partial(build_config, "phi3", BASE, PRESETS, "mini")
 Model = llama_like.LabelingModel
 FUSED = weight_rows(
     (

@@ -9,11 +9,11 @@ from functools import partial
 
 from flaxformer_lite.models import bart, mbart
 from flaxformer_lite.models.common import bart_like
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 
 BASE = bart_like.BASE | dict(vocab_size=50005, embed_power=0.5, decoder_start_token_id=None)
 PRESETS = {"tiny": bart_like.PRESETS["tiny"], "base": bart_like.PRESETS["base"]}
-config = partial(build, "plbart", BASE, PRESETS, "base")
+config = partial(build_config, "plbart", BASE, PRESETS, "base")
 Model = mbart.Model
 PUBLISHED = dataclasses.replace(
     bart.PUBLISHED,

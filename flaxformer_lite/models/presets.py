@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from flaxformer_lite.config import ConfigError, ModelConfig, check_family, check_names
-from flaxformer_lite.registry import nearest
+from flaxformer_lite.registry import did_you_mean
 
 
-def build(
+def build_config(
     family: str,
     base: Mapping[str, object],
     presets: Mapping[str, Any],
@@ -34,7 +34,7 @@ def build(
     """
     preset = preset or default
     if preset not in presets:
-        near = nearest(preset, list(presets))
+        near = did_you_mean(preset, list(presets))
         raise ConfigError(
             f"{family}: no preset {preset!r}{near}; choose from {', '.join(presets)}."
         )

@@ -6,7 +6,7 @@ Reference: Yang et al., "Qwen2 Technical Report" (2024), section 2.2.
 from functools import partial
 
 from flaxformer_lite.models.common import llama_like, qwen_like
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 
 BASE = qwen_like.BASE
 PRESETS = {  # table 1
@@ -29,7 +29,7 @@ PRESETS = {  # table 1
         vocab_size=152064,
     ),
 }
-config = partial(build, "qwen2", BASE, PRESETS, "7b")
+config = partial(build_config, "qwen2", BASE, PRESETS, "7b")
 Model = llama_like.Model
 
 

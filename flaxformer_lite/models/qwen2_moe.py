@@ -15,7 +15,7 @@ from flaxformer_lite.models.fields import (
     layer_types,
     read_windows,
 )
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.weight_map import add_prefix
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 
@@ -40,7 +40,7 @@ PRESETS = {
         ),
     ),
 }
-config = partial(build, "qwen2_moe", BASE, PRESETS, "a2.7b")
+config = partial(build_config, "qwen2_moe", BASE, PRESETS, "a2.7b")
 Model = llama_like.Model
 BODY = llama_like.ENDS + add_prefix(
     "layers.{i}",

@@ -9,7 +9,7 @@ from functools import partial
 
 from flaxformer_lite.models.common import llama_like, qwen_like
 from flaxformer_lite.models.fields import Fields, ModelFields
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.weight_map import add_prefix
 
 BASE = qwen_like.BASE | dict(bias_at=(), qk_norm="rms", head_dim=128, max_length=40960)
@@ -25,7 +25,7 @@ PRESETS = {  # table 1
     ),
     "8b": dict(d_model=4096, num_heads=32, num_kv_heads=8, mlp_dim=12288, decoder_layers=36),
 }
-config = partial(build, "qwen3", BASE, PRESETS, "8b")
+config = partial(build_config, "qwen3", BASE, PRESETS, "8b")
 Model = llama_like.Model
 BODY = llama_like.ENDS + add_prefix(
     "layers.{i}", "decoder/layer_{i}", llama_like.LAYER + llama_like.QK_NORMS

@@ -11,7 +11,7 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import qwen3_5_text, qwen3_next
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.weight_map import Head, weight_rows
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 
@@ -22,7 +22,7 @@ PRESETS = {
     "tiny": {**qwen3_next.SIZES_TINY, "feed_forward": SMALL_MOE},
     "35b_a3b": {**qwen3_next.SIZES_80B, "decoder_layers": 40, "feed_forward": MOE},
 }
-config = partial(build, "qwen3_5_moe_text", BASE, PRESETS, "35b_a3b")
+config = partial(build_config, "qwen3_5_moe_text", BASE, PRESETS, "35b_a3b")
 
 
 class Model(llama_like.Model):

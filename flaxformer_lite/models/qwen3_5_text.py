@@ -11,7 +11,7 @@ from functools import partial
 from flaxformer_lite.models import qwen3_next
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.weight_map import Head, add_prefix, weight_rows
 
 BASE = qwen3_next.BASE | dict(vocab_size=248320)
@@ -22,7 +22,7 @@ PRESETS = {
         d_model=4096, num_heads=16, num_kv_heads=4, head_dim=256, mlp_dim=12288, decoder_layers=32
     ),
 }
-config = partial(build, "qwen3_5_text", BASE, PRESETS, "9b")
+config = partial(build_config, "qwen3_5_text", BASE, PRESETS, "9b")
 
 
 class Model(llama_like.Model):

@@ -7,17 +7,17 @@ import dataclasses
 from functools import partial
 
 from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig
-from flaxformer_lite.files.read import Json, brief
+from flaxformer_lite.files.read import Json, quote_value
 from flaxformer_lite.models import qwen3
 from flaxformer_lite.models.common import experts, llama_like, qwen_like
 from flaxformer_lite.models.fields import (
     Fields,
     ModelFields,
     activation_of,
-    repeated,
+    repeat_pattern,
     shortest_pattern,
 )
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.rope_fields import read_rope
 from flaxformer_lite.models.weight_map import (
     Published,
@@ -74,7 +74,7 @@ PRESETS = {
         )
     ),
 }
-config = partial(build, "qwen3_next", BASE, PRESETS, "dense")
+config = partial(build_config, "qwen3_next", BASE, PRESETS, "dense")
 Model = llama_like.Model
 
 INNER = weight_rows(
@@ -122,7 +122,7 @@ def read_layers(fields: Fields, layers: int) -> ModelFields:
         types = [FULL if (i + 1) % every == 0 else LINEAR for i in range(layers)]
     if len(types) != layers or not set(types) <= {LINEAR, FULL}:
         raise ConfigError(
-            f"config.json: layer_types={brief(types)}: must be {layers} entries, each"
+            f"config.json: layer_types={quote_value(types)}: must be {layers} entries, each"
             f" {LINEAR} or {FULL}."
         )
     kinds = [LayerKind(mixer=delta if kind == LINEAR else None) for kind in types]
@@ -135,7 +135,7 @@ def read_layers(fields: Fields, layers: int) -> ModelFields:
 
 
 def write_layers(cfg: ModelConfig) -> Json:
-    mixers = [kind.mixer for kind in repeated(cfg.kinds, cfg.decoder_layers)]
+    mixers = [kind.mixer for kind in repeat_pattern(cfg.kinds, cfg.decoder_layers)]
     deltas = [mixer for mixer in mixers if isinstance(mixer, GatedDeltaConfig)]
     delta = deltas[0] if deltas else DELTA
     return {

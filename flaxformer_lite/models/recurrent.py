@@ -9,7 +9,7 @@ models with a simple RNN.
 
 from functools import partial
 
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.nn.mixers.lstm import LstmConfig
 
@@ -31,5 +31,5 @@ PRESETS = {
     "medium": dict(d_model=650, mlp_dim=2600, decoder_layers=2, dropout=0.5),
     "large": dict(d_model=1500, mlp_dim=6000, decoder_layers=2, dropout=0.65),
 }
-config = partial(build, "recurrent", BASE, PRESETS, "medium")
+config = partial(build_config, "recurrent", BASE, PRESETS, "medium")
 Model = DecoderModel

@@ -11,7 +11,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.recurrent import STACK
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.nn.mixers.lstm import LstmConfig
@@ -21,7 +21,7 @@ PRESETS = {
     "tiny": dict(d_model=128, mlp_dim=512, encoder_layers=2),
     "base": dict(d_model=512, mlp_dim=2048, encoder_layers=2, dropout=0.5),
 }
-config = partial(build, "recurrent_encoder", BASE, PRESETS, "base")
+config = partial(build_config, "recurrent_encoder", BASE, PRESETS, "base")
 
 
 class Model(EncoderModel):

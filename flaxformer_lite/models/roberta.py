@@ -12,14 +12,14 @@ from types import SimpleNamespace
 
 from flaxformer_lite.models.common import bert_like, roberta_like
 from flaxformer_lite.models.common.family_row import family_row
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.weight_map import Published, build_heads
 
 BASE = roberta_like.BASE
 PRESETS = roberta_like.PRESETS
 Model = roberta_like.Model
 
-config = partial(build, "roberta", roberta_like.BASE, roberta_like.PRESETS, "base")
+config = partial(build_config, "roberta", roberta_like.BASE, roberta_like.PRESETS, "base")
 
 
 PUBLISHED = Published(

@@ -9,12 +9,12 @@ from functools import partial
 
 from flaxformer_lite.models import roberta
 from flaxformer_lite.models.common import bert_like, roberta_like
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.weight_map import add_prefix, build_heads, outside_layers, weight_rows
 
 BASE = roberta_like.BASE | dict(norm_at=("embed", "in", "final"))
 PRESETS = roberta_like.PRESETS
-config = partial(build, "roberta_prelayernorm", BASE, PRESETS, "base")
+config = partial(build_config, "roberta_prelayernorm", BASE, PRESETS, "base")
 Model = roberta_like.Model
 POST_NORMS = ("attention.output.LayerNorm", "output.LayerNorm")
 LAYER = weight_rows(

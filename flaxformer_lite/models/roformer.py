@@ -12,7 +12,7 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import bert_like, roberta_like
 from flaxformer_lite.models.fields import Fields, ModelFields
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.models.weight_map import Published, build_heads, weight_rows
 from flaxformer_lite.nn.positions.rope import Rope
@@ -29,7 +29,7 @@ PRESETS = {  # the published Chinese models
     "small": dict(d_model=384, num_heads=6, mlp_dim=1536, encoder_layers=6),
     "base": bert_like.PRESETS["base"],
 }
-config = partial(build, "roformer", BASE, PRESETS, "base")
+config = partial(build_config, "roformer", BASE, PRESETS, "base")
 
 
 class Model(EncoderModel):

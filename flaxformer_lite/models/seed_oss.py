@@ -9,7 +9,7 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = llama_like.BASE | dict(
@@ -25,7 +25,7 @@ PRESETS = {
     "tiny": llama_like.TINY | dict(head_dim=48),
     "36b": dict(d_model=5120, num_heads=80, num_kv_heads=8, mlp_dim=27648, decoder_layers=64),
 }
-config = partial(build, "seed_oss", BASE, PRESETS, "36b")
+config = partial(build_config, "seed_oss", BASE, PRESETS, "36b")
 Model = llama_like.Model
 BIASES = dict(
     attention_bias=("query", "key", "value"), attention_out_bias=("out",), mlp_bias=("mlp",)

@@ -10,7 +10,7 @@ LSTM, and multiplicative scores of the state after (arXiv:1508.04025).
 
 from functools import partial
 
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.recurrent import STACK
 from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
 from flaxformer_lite.nn.mixers.gru import GruConfig
@@ -24,7 +24,7 @@ LUONG = dict(
 )
 SIZES = dict(d_model=128, mlp_dim=512, encoder_layers=1, decoder_layers=1)
 PRESETS = {"tiny": SIZES, "tiny_luong": SIZES | LUONG}
-config = partial(build, "seq2seq_recurrent", BASE, PRESETS, "tiny")
+config = partial(build_config, "seq2seq_recurrent", BASE, PRESETS, "tiny")
 
 
 class Model(EncoderDecoderModel):

@@ -16,7 +16,7 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import clip_text_model
 from flaxformer_lite.models.common import bert_like
 from flaxformer_lite.models.fields import Fields, ModelFields
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.models.weight_map import Head, Published, add_prefix, weight_rows
 from flaxformer_lite.nn.modules.einsum import Einsum
@@ -40,7 +40,7 @@ PRESETS = {  # by the image model
     "large": dict(d_model=1024, num_heads=16, mlp_dim=4096, encoder_layers=24),
     "so400m": dict(d_model=1152, num_heads=16, mlp_dim=4304, encoder_layers=27),
 }
-config = partial(build, "siglip_text_model", BASE, PRESETS, "base")
+config = partial(build_config, "siglip_text_model", BASE, PRESETS, "base")
 
 
 class LastToken(Pooler):

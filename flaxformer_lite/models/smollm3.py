@@ -15,10 +15,10 @@ from flaxformer_lite.models.fields import (
     largest_window,
     layer_types,
     read_windows,
-    repeated,
+    repeat_pattern,
     shortest_pattern,
 )
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.nn.positions.nope import Nope
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -35,7 +35,7 @@ PRESETS = {
     "tiny": llama_like.TINY | dict(pattern=(LayerKind(), LayerKind(position=Nope()))),
     "3b": dict(d_model=2048, num_heads=16, num_kv_heads=4, mlp_dim=11008, decoder_layers=36),
 }
-config = partial(build, "smollm3", BASE, PRESETS, "3b")
+config = partial(build_config, "smollm3", BASE, PRESETS, "3b")
 Model = llama_like.Model
 
 
@@ -52,7 +52,7 @@ def read(fields: Fields) -> ModelFields:
     slides = [on and window > 0 and not rotates[i] for i in range(layers)]
     windows = read_windows(fields, layers, slides.__getitem__, window if on else 0)
     kinds = []
-    for i, window in enumerate(repeated(windows, layers)):
+    for i, window in enumerate(repeat_pattern(windows, layers)):
         kinds.append(LayerKind(window=window, position=None if rotates[i] else Nope()))
     return llama_like.read(fields) | {
         "num_kv_heads": fields.get("num_key_value_heads", 4),
@@ -61,7 +61,7 @@ def read(fields: Fields) -> ModelFields:
 
 
 def write(cfg: ModelConfig) -> Json:
-    kinds = repeated(cfg.kinds, cfg.decoder_layers)
+    kinds = repeat_pattern(cfg.kinds, cfg.decoder_layers)
     window = largest_window(cfg)
     return llama_like.write(cfg) | {
         "no_rope_layers": [int(kind.position is None) for kind in kinds],

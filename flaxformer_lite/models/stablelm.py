@@ -9,8 +9,8 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import cohere
 from flaxformer_lite.models.common import llama_like
-from flaxformer_lite.models.fields import Fields, ModelFields, omit
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.fields import Fields, ModelFields, omit_fields
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.weight_map import add_prefix, weight_rows
 from flaxformer_lite.nn.positions.rope import Rope
@@ -42,7 +42,7 @@ PRESETS = {
     ),
     "3b": dict(d_model=2560, num_heads=32, mlp_dim=6912, decoder_layers=32, vocab_size=50304),
 }
-config = partial(build, "stablelm", BASE, PRESETS, "3b")
+config = partial(build_config, "stablelm", BASE, PRESETS, "3b")
 Model = llama_like.LabelingModel
 HEAD_NORMS = add_prefix(
     "layers.{i}.self_attn",
@@ -52,7 +52,7 @@ HEAD_NORMS = add_prefix(
         ("k_layernorm.norms.{h}", "key_norm/head_{h}"),
     ),
 )
-FIELDS = omit(cohere.FIELDS, "logit_scale")
+FIELDS = omit_fields(cohere.FIELDS, "logit_scale")
 
 
 def read(fields: Fields) -> ModelFields:

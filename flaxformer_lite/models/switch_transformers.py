@@ -15,10 +15,10 @@ from flaxformer_lite.models.fields import (
     ACTIVATION_NAMES,
     Fields,
     ModelFields,
-    repeated,
+    repeat_pattern,
     shortest_pattern,
 )
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.weight_map import Head, Published, WeightRow, weight_rows
 from flaxformer_lite.nn.feed_forwards.capacity_moe import CapacityMoeConfig
 
@@ -38,7 +38,7 @@ PRESETS = {  # table 9; the published files are of 8 to 256 experts
     "base_128": t5_like.PRESETS["base"] | _with_experts(128),
     "large_128": t5_like.PRESETS["large"] | _with_experts(128),
 }
-config = partial(build, "switch_transformers", BASE, PRESETS, "base_8")
+config = partial(build_config, "switch_transformers", BASE, PRESETS, "base_8")
 
 
 class Model(t5_like.Model):
@@ -114,7 +114,7 @@ def read(fields: Fields) -> ModelFields:
 
 def step_of(kinds: tuple[LayerKind, ...], layers: int) -> int:
     """Returns the step with which transformers gives the same layers experts; 0 if none has any."""
-    sparse = [kind.feed_forward is not None for kind in repeated(kinds, layers)]
+    sparse = [kind.feed_forward is not None for kind in repeat_pattern(kinds, layers)]
     for step in range(1, layers + 1):
         if sparse == [has_experts(i, step) for i in range(layers)]:
             return step

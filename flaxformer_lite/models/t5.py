@@ -10,7 +10,7 @@ Shazeer, "GLU Variants" (2020).
 from functools import partial
 
 from flaxformer_lite.models.common import t5_like
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.weight_map import Published
 
 BASE = t5_like.BASE
@@ -18,7 +18,7 @@ PRESETS = t5_like.PRESETS
 Model = t5_like.Model
 
 
-config = partial(build, "t5", t5_like.BASE, t5_like.PRESETS, "small")
+config = partial(build_config, "t5", t5_like.BASE, t5_like.PRESETS, "small")
 
 
 PUBLISHED = Published(

@@ -15,7 +15,7 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import gpt2_like, t5_like
 from flaxformer_lite.models.fields import Fields, ModelFields
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import (
@@ -32,7 +32,7 @@ PRESETS = {
     "tiny": dict(d_model=128, num_heads=4, head_dim=32, mlp_dim=512, decoder_layers=2),
     "base": dict(d_model=768, num_heads=12, head_dim=64, mlp_dim=3072, decoder_layers=12),
 }
-config = partial(build, "t5_decoder", BASE, PRESETS, "base")
+config = partial(build_config, "t5_decoder", BASE, PRESETS, "base")
 
 
 class Model(DecoderModel):

@@ -13,10 +13,16 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import ConfigError, ModelConfig
-from flaxformer_lite.files.read import Json, brief
+from flaxformer_lite.files.read import Json, quote_value
 from flaxformer_lite.models import gemma2, weight_map
-from flaxformer_lite.models.fields import Fields, ModelFields, omit, read_windows, repeated
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.fields import (
+    Fields,
+    ModelFields,
+    omit_fields,
+    read_windows,
+    repeat_pattern,
+)
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
 from flaxformer_lite.models.skeletons.inputs import last_token
@@ -52,7 +58,7 @@ PRESETS = {
     "9b_2b": _sizes(LARGE, SMALL),
     "9b_9b": _sizes(LARGE, LARGE),
 }
-config = partial(build, "t5gemma", BASE, PRESETS, "2b_2b")
+config = partial(build_config, "t5gemma", BASE, PRESETS, "2b_2b")
 
 
 class Model(EncoderDecoderModel):
@@ -170,8 +176,8 @@ def flatten(published: Json) -> Json:
         others = decoder.get(name, absent)
         if ours != others:
             raise ConfigError(
-                f"config.json: encoder.{name}={brief(ours)}, decoder.{name}={brief(others)}: must"
-                " be the same here."
+                f"config.json: encoder.{name}={quote_value(ours)},"
+                f" decoder.{name}={quote_value(others)}: must be the same here."
             )
     flat = dict(SAME) | encoder
     for name, (absent, _) in SIDE.items():
@@ -180,7 +186,7 @@ def flatten(published: Json) -> Json:
     flat["decoder_bos_token_id"] = decoder.get("bos_token_id", START)
     cap = "final_logit_softcapping"
     flat[cap] = decoder.get(cap, BASE["logit_softcap"])
-    return flat | omit(published, *OUTER)
+    return flat | omit_fields(published, *OUTER)
 
 
 def nest(flat: Json) -> Json:
@@ -231,7 +237,7 @@ def write(cfg: ModelConfig) -> Json:
     for side, of_side, prefix in (("encoder", cfg, ""), ("decoder", decoder, "decoder_")):
         layers = getattr(cfg, f"{side}_layers")
         kinds = []
-        for window in repeated(of_side.windows, layers):
+        for window in repeat_pattern(of_side.windows, layers):
             kinds.append("sliding_attention" if window else "full_attention")
         window = max(of_side.windows) or DEFAULT_WINDOW
         if side == "encoder" and any(of_side.windows):

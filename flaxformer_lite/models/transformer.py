@@ -7,7 +7,7 @@ Reference: Vaswani et al., "Attention Is All You Need" (2017), section 3 and tab
 
 from functools import partial
 
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
 from flaxformer_lite.nn.positions.sinusoidal import Sinusoidal
 
@@ -30,5 +30,5 @@ PRESETS = {  # table 3
         d_model=1024, num_heads=16, mlp_dim=4096, encoder_layers=6, decoder_layers=6, dropout=0.3
     ),
 }
-config = partial(build, "transformer", BASE, PRESETS, "base")
+config = partial(build_config, "transformer", BASE, PRESETS, "base")
 Model = EncoderDecoderModel

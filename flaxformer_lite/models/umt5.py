@@ -10,12 +10,12 @@ from functools import partial
 from flaxformer_lite.models import mt5
 from flaxformer_lite.models.common import t5_like
 from flaxformer_lite.models.fields import Fields, ModelFields
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.nn.positions.t5_buckets import T5Buckets
 
 BASE = mt5.BASE | dict(vocab_size=256384, position=T5Buckets(per_layer=True))
 PRESETS = mt5.PRESETS
-config = partial(build, "umt5", BASE, PRESETS, "small")
+config = partial(build_config, "umt5", BASE, PRESETS, "small")
 Model = t5_like.Model
 
 

@@ -8,7 +8,7 @@ from functools import partial
 
 from flaxformer_lite.models import gemma2
 from flaxformer_lite.models.common import llama_like
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import add_prefix
 
@@ -19,7 +19,7 @@ PRESETS = {
         d_model=1152, num_heads=4, num_kv_heads=4, head_dim=256, mlp_dim=6912, decoder_layers=26
     ),
 }
-config = partial(build, "vaultgemma", BASE, PRESETS, "1b")
+config = partial(build_config, "vaultgemma", BASE, PRESETS, "1b")
 
 
 class Model(DecoderModel):

@@ -11,7 +11,7 @@ from functools import partial
 from typing import ClassVar
 
 from flaxformer_lite.models.fields import ModelFields
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.models.skeletons.hinted import Hinted
 from flaxformer_lite.models.skeletons.inputs import ids_of
@@ -29,7 +29,7 @@ BASE: ModelFields = dict(
     init_stddev=0.01,
 )
 PRESETS = {"tiny": dict(d_model=64), "small": dict(d_model=100), "base": dict(d_model=300)}
-config = partial(build, "word2vec", BASE, PRESETS, "small")
+config = partial(build_config, "word2vec", BASE, PRESETS, "small")
 
 
 class Model(Hinted):

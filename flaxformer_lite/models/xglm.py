@@ -11,7 +11,7 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import bart_like
 from flaxformer_lite.models.fields import Fields, ModelFields
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import Published, add_prefix, build_heads, weight_rows
 from flaxformer_lite.nn.positions.sinusoidal import Sinusoidal
@@ -35,7 +35,7 @@ PRESETS = {  # table 1
     "1.7b": dict(d_model=2048, num_heads=16, mlp_dim=8192, decoder_layers=24),
     "7.5b": dict(d_model=4096, num_heads=32, mlp_dim=16384, decoder_layers=32),
 }
-config = partial(build, "xglm", BASE, PRESETS, "564m")
+config = partial(build_config, "xglm", BASE, PRESETS, "564m")
 
 
 class Model(DecoderModel):

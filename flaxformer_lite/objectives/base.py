@@ -32,9 +32,9 @@ import numpy as np
 from flaxformer_lite.config import ConfigError, ModelConfig, Record
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.auxiliary_model import AuxiliaryModel
-from flaxformer_lite.objectives.packing import Packing, beginnings
+from flaxformer_lite.objectives.packing import Packing, take_beginnings
 from flaxformer_lite.objectives.rows import Example, Tokenizer
-from flaxformer_lite.objectives.sums import BY_SOURCE, LossSums, ratio
+from flaxformer_lite.objectives.sums import BY_SOURCE, LossSums, divide_or_empty
 from flaxformer_lite.objectives.tables.breakdown import Breakdown
 from flaxformer_lite.types import Arrays, Batch, Predictions
 
@@ -108,12 +108,12 @@ class Metric(NamedTuple):
         return value < other
 
 
-def score(name: str, label: str = "", form: str = ".3f", live: bool = False) -> Metric:
+def score_metric(name: str, label: str = "", form: str = ".3f", live: bool = False) -> Metric:
     """Returns a metric whose higher values are better."""
     return Metric(name, label, form=form, higher_is_better=True, live=live)
 
 
-ACCURACY = score("accuracy", form=".1%", live=True)
+ACCURACY = score_metric("accuracy", form=".1%", live=True)
 LOSS = Metric("loss")
 
 
@@ -267,7 +267,7 @@ class Objective(Record, abc.ABC):
         Returns:
           The pieces, and the rows that they form.
         """
-        return beginnings(offsets, length)
+        return take_beginnings(offsets, length)
 
     @abc.abstractmethod
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> Example:
@@ -324,7 +324,7 @@ class Objective(Record, abc.ABC):
         metrics = {"loss": sums.mean()}
         for name, (total, weight) in sums.metrics.items():
             empty = jnp.nan if name.startswith(BY_SOURCE) else 0.0
-            metrics[name] = ratio(total, weight, empty)
+            metrics[name] = divide_or_empty(total, weight, empty)
         return metrics
 
     def predictions(self, outputs: Any) -> dict[str, jax.Array]:

@@ -35,7 +35,7 @@ def shift_of(epoch: int) -> float:
     return epoch % PACKINGS * (5**0.5 - 1) / 2 % 1
 
 
-def windows(offsets: np.ndarray, width: int, stride: int, shift: float = 0.0) -> Packing:
+def cut_windows(offsets: np.ndarray, width: int, stride: int, shift: float = 0.0) -> Packing:
     """Cuts the token array into windows that cover every token.
 
     Only the last row, and with a shift the first, are padded.
@@ -61,7 +61,7 @@ def windows(offsets: np.ndarray, width: int, stride: int, shift: float = 0.0) ->
     return Packing(start, length.astype(np.int32), document, first)
 
 
-def cut(offsets: np.ndarray, capacity: int, minimum: int, shift: float = 0.0) -> Packing:
+def cut_documents(offsets: np.ndarray, capacity: int, minimum: int, shift: float = 0.0) -> Packing:
     """Cuts each document into the fewest equal pieces of at most `capacity` tokens.
 
     Pieces leave out the document's end-of-text token.
@@ -100,7 +100,7 @@ def cut(offsets: np.ndarray, capacity: int, minimum: int, shift: float = 0.0) ->
     )
 
 
-def beginnings(offsets: np.ndarray, limit: int) -> Packing:
+def take_beginnings(offsets: np.ndarray, limit: int) -> Packing:
     """Plans one row per document: its first `limit` tokens, without its end-of-text token."""
     length = np.minimum(np.diff(offsets) - 1, limit).astype(np.int32)
     count = len(length)

@@ -166,7 +166,7 @@ def packed_shape(batch: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(batch["inputs"][name].shape[-1] for name in names)
 
 
-def fill(pieces: Sequence[np.ndarray], length: int, pad: int) -> tuple[np.ndarray, np.ndarray]:
+def fill_row(pieces: Sequence[np.ndarray], length: int, pad: int) -> tuple[np.ndarray, np.ndarray]:
     """Concatenates pieces into ids and segment ids, [length] int32.
 
     The segment id is 1 for the first piece, 2 for the second, and 0 for padding.
@@ -186,7 +186,7 @@ def next_tokens(pieces: list[np.ndarray], records: Records) -> Example:
 
     The label is the next token; its weight is 0 if it belongs to another document or is padding.
     """
-    ids, segments = fill(pieces, records.length + 1, records.tokenizer.pad_id)
+    ids, segments = fill_row(pieces, records.length + 1, records.tokenizer.pad_id)
     same = (segments[1:] == segments[:-1]) & (segments[1:] > 0)
     return {
         "inputs": {"input_ids": ids[:-1], "segment_ids": segments[:-1]},
@@ -203,9 +203,9 @@ def encoder_decoder(
     id, as T5 does; objectives/base.py puts another family's start token there.
     """
     pad = records.tokenizer.pad_id
-    ids, segments = fill(sources, records.length, pad)
-    labels, label_segments = fill(targets, records.target_length, pad)
-    shifted, _ = fill(
+    ids, segments = fill_row(sources, records.length, pad)
+    labels, label_segments = fill_row(targets, records.target_length, pad)
+    shifted, _ = fill_row(
         [np.concatenate([[pad], target[:-1]]) for target in targets], records.target_length, pad
     )
     inputs = {"input_ids": ids, "segment_ids": segments, "decoder_input_ids": shifted}
@@ -216,7 +216,7 @@ def encoder_decoder(
     }
 
 
-def framed(row: TokenRow, records: TableRecords) -> dict[str, np.ndarray]:
+def pad_row(row: TokenRow, records: TableRecords) -> dict[str, np.ndarray]:
     """Pads a `Framed` row to the inputs of a model, each [T] int32.
 
     There are token types only where the frame has a second one.

@@ -51,7 +51,7 @@ class LossSums(NamedTuple):
         """
         if totals is None:
             totals = self.weight
-        means = (ratio(self.loss[term], totals[term]) for term in self.loss)
+        means = (divide_or_empty(self.loss[term], totals[term]) for term in self.loss)
         return sum(means, start=jnp.float32(0))
 
     def with_auxiliary(self, losses: dict[str, Array]) -> "LossSums":
@@ -86,11 +86,13 @@ class LossSums(NamedTuple):
         total = self.loss.get(TOKENS, jnp.float32(0))
         for term in self.loss:
             if term != TOKENS:
-                total = total + ratio(tokens(totals), totals[term]) * self.loss[term]
+                total = (
+                    total + divide_or_empty(token_weight(totals), totals[term]) * self.loss[term]
+                )
         return total
 
 
-def tokens(totals: dict[str, Array]) -> Array:
+def token_weight(totals: dict[str, Array]) -> Array:
     """Returns the weight of the tokens in the global batch.
 
     Returns 1 if that is 0 or the objective has no tokens.
@@ -128,7 +130,7 @@ def weight_sums(targets: Arrays) -> dict[str, Array]:
     return counts
 
 
-def ratio(total: Array, weight: Array, empty: float = 0.0) -> Array:
+def divide_or_empty(total: Array, weight: Array, empty: float = 0.0) -> Array:
     """Computes total / weight, or `empty` if the weight is 0."""
     return jnp.where(weight > 0, total / jnp.where(weight > 0, weight, 1.0), empty)
 
@@ -213,7 +215,7 @@ def by_source(targets: Arrays, loss_B: Array) -> dict[str, tuple[Array, Array]]:
     return sums
 
 
-def weighted(loss: Array, weights: Array, **right: Array) -> LossSums:
+def sum_weighted(loss: Array, weights: Array, **right: Array) -> LossSums:
     """Sums losses by their weights, and counts correct predictions.
 
     Args:
@@ -237,4 +239,4 @@ def class_loss(logits: Array, labels: Array, weights: Array) -> LossSums:
       weights: float32 [...].
     """
     loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-    return weighted(loss, weights, accuracy=jnp.argmax(logits, axis=-1) == labels)
+    return sum_weighted(loss, weights, accuracy=jnp.argmax(logits, axis=-1) == labels)

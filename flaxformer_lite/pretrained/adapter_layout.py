@@ -94,7 +94,7 @@ def _shifted(axes: Iterable[int], by: int) -> tuple[int, ...]:
     return tuple(axis if axis < 0 else axis + by for axis in axes)
 
 
-def targets(
+def find_targets(
     spelled: Published, cfg: ModelConfig, shapes: Mapping[str, jax.ShapeDtypeStruct]
 ) -> dict[str, Target]:
     """Maps the module of each kernel, in a model with layers side by side, to its place."""
@@ -114,7 +114,7 @@ def targets(
     return by_module
 
 
-def shortest(chosen: Iterable[str], every: Iterable[str], separator: str) -> list[str]:
+def shortest_endings(chosen: Iterable[str], every: Iterable[str], separator: str) -> list[str]:
     """Returns the shortest endings of the chosen names that match none of the others."""
     wanted = set(chosen)
     others = {name for name in every if name not in wanted}

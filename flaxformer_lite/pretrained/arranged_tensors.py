@@ -36,7 +36,7 @@ def check_shape(where: str, array: Readable) -> None:
         raise WeightsError(f"{where} has the shape {list(array.shape)}, without entries: damaged.")
 
 
-def add(tensors: dict[str, Tensor], name: str, tensor: Tensor, where: str) -> None:
+def add_tensor(tensors: dict[str, Tensor], name: str, tensor: Tensor, where: str) -> None:
     """Adds a tensor by its published name.
 
     Raises:

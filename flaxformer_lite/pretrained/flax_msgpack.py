@@ -8,7 +8,7 @@ import numpy as np
 from flax import serialization
 from flax.traverse_util import flatten_dict
 
-from flaxformer_lite.files.read import read_bytes, shown
+from flaxformer_lite.files.read import quote_name, read_bytes
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, check_name
 
 
@@ -22,7 +22,7 @@ def read_tree(path: Path) -> object:
     try:
         return serialization.msgpack_restore(content)
     except Exception as error:  # msgpack raises many types
-        why = shown(f"{type(error).__name__}: {error}")
+        why = quote_name(f"{type(error).__name__}: {error}")
         raise WeightsError(f"{path}: not a Flax msgpack file, or truncated ({why}).") from None
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from flaxformer_lite import hints, registry
-from flaxformer_lite.files.publish import recover
-from flaxformer_lite.files.read import Json, brief, read_object, shown
+from flaxformer_lite.files.publish import recover_directory
+from flaxformer_lite.files.read import Json, quote_name, quote_value, read_object
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, open_file
 
 OTHERS = {
@@ -104,7 +104,7 @@ def check_exists(folder: Path) -> None:
 def read_config(folder: Path) -> dict:
     """Reads config.json."""
     path = folder / "config.json"
-    recover(folder)
+    recover_directory(folder)
     if not path.exists():
         _follow(path)
         check_exists(folder)
@@ -189,7 +189,7 @@ def _open_shards(folder: Path, index_name: str, open_one: Callable[[Path], dict]
     for file in sorted(set(weight_map.values())):
         if Path(file).name != file or file in ("", ".", ".."):
             raise WeightsError(
-                f"{path}: names the file {brief(file)}, which is no plain name in its folder."
+                f"{path}: names the file {quote_value(file)}, which is no plain name in its folder."
             )
         if not (folder / file).is_file():
             _follow(folder / file)
@@ -199,7 +199,7 @@ def _open_shards(folder: Path, index_name: str, open_one: Callable[[Path], dict]
     for name, file in weight_map.items():
         if name not in files[file]:
             raise WeightsError(
-                f"{path}: says that {shown(name)} is in {file}, which does not hold it."
+                f"{path}: says that {quote_name(name)} is in {file}, which does not hold it."
             )
         tensors[name] = files[file][name]
     for file, inside in files.items():

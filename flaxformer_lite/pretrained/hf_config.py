@@ -13,8 +13,8 @@ from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig, choices
 from flaxformer_lite.config.architecture import WEIGHTLESS_FIELDS
 from flaxformer_lite.config.parts import FeedForwardConfig
-from flaxformer_lite.files.read import Json, brief, shown
-from flaxformer_lite.models.fields import ACTIVATION_NAMES, Fields, activation_of, repeated
+from flaxformer_lite.files.read import Json, quote_name, quote_value
+from flaxformer_lite.models.fields import ACTIVATION_NAMES, Fields, activation_of, repeat_pattern
 from flaxformer_lite.models.weight_map import Head
 from flaxformer_lite.pretrained.harmless_fields import HARMLESS
 from flaxformer_lite.pretrained.known_fields import KNOWN
@@ -63,7 +63,7 @@ def _every_layer(cfg: ModelConfig) -> list[LayerKind]:
                 feed_forward=_at_inference(kind),
             )
         )
-    return repeated(kinds, cfg.encoder_layers + cfg.decoder_layers)
+    return repeat_pattern(kinds, cfg.encoder_layers + cfg.decoder_layers)
 
 
 MAY_BE_ZERO = ("type_vocab_size", "eos_token_id", "decoder_start_token_id")
@@ -113,9 +113,9 @@ def family_of(published: Json, folder: Path, family: str | None = None) -> Modul
                 return family_file
             return registry.resolve("models", relative)
     known = _published_families()
-    near = registry.nearest(name, known)
+    near = registry.did_you_mean(name, known)
     raise ConfigError(
-        f"{folder}/config.json: model_type={brief(published.get('model_type'))}{near}; the"
+        f"{folder}/config.json: model_type={quote_value(published.get('model_type'))}{near}; the"
         f" families with published weights are {', '.join(known)}; family=module:Model reads by"
         " your own."
     )
@@ -140,7 +140,7 @@ def _chosen(family: str, published: Json, folder: Path) -> ModuleType:
     known = chosen.PUBLISHED.model_type
     if named != known:
         raise ConfigError(
-            f"{folder}/config.json: model_type={brief(named)}, where family={family!r} reads"
+            f"{folder}/config.json: model_type={quote_value(named)}, where family={family!r} reads"
             f" {known!r}; leave family out, or name another."
         )
     return chosen
@@ -151,7 +151,7 @@ def head_of(family: ModuleType, published: Json, head: str | None) -> str:
     heads = family.PUBLISHED.heads
     if head is not None:
         if head not in heads:
-            near = registry.nearest(head, list(heads))
+            near = registry.did_you_mean(head, list(heads))
             raise ConfigError(
                 f"head={head!r}: no such head{near}; {_name(family)} has {', '.join(heads)}."
             )
@@ -161,7 +161,7 @@ def head_of(family: ModuleType, published: Json, head: str | None) -> str:
         if spelled.architecture == architecture:
             return name
     raise ConfigError(
-        f"config.json: architectures[0]={brief(architecture)} is unknown; pass"
+        f"config.json: architectures[0]={quote_value(architecture)} is unknown; pass"
         f" head={'|'.join(heads)}."
     )
 
@@ -172,7 +172,7 @@ def _architecture(published: Json) -> str:
     first = named[0] if isinstance(named, list) else named
     if isinstance(first, str):
         return first
-    return brief(first)
+    return quote_value(first)
 
 
 def open_config(
@@ -311,7 +311,7 @@ def _check_quantization(quantization: Json) -> None:
     method = quantization.get("quant_method")
     if method not in ("mxfp4", "fp8"):
         raise ConfigError(
-            f"config.json: quantization_config: weights quantized by {brief(method)} are not"
+            f"config.json: quantization_config: weights quantized by {quote_value(method)} are not"
             " supported, only by mxfp4 and fp8; fetch the model in float32, float16 or bfloat16."
         )
     if method != "fp8":
@@ -321,8 +321,9 @@ def _check_quantization(quantization: Json) -> None:
     size = quantization.get("weight_block_size")
     if size != [fp8.BLOCK, fp8.BLOCK]:
         raise ConfigError(
-            f"config.json: quantization_config: weight_block_size={brief(size)}: FP8 is read with a"
-            f" factor for each block of {fp8.BLOCK} x {fp8.BLOCK}; fetch the model in bfloat16."
+            f"config.json: quantization_config: weight_block_size={quote_value(size)}: FP8 is read"
+            f" with a factor for each block of {fp8.BLOCK} x {fp8.BLOCK}; fetch the model in"
+            " bfloat16."
         )
 
 
@@ -334,7 +335,7 @@ def _check_fixed(fields: Fields, fixed: Mapping[str, object], head: Head) -> Non
         value = fields.get(name, kind=type(allowed))
         if value != allowed:
             raise ConfigError(
-                f"config.json: {name}={brief(value)}: a {head.architecture} is supported with"
+                f"config.json: {name}={quote_value(value)}: a {head.architecture} is supported with"
                 f" {allowed!r} only; pass head= to read it as another."
             )
 
@@ -349,14 +350,14 @@ def _check_unread(family: ModuleType, unread: Json) -> None:
         computed = sorted(named & (KNOWN[""] | KNOWN[spelled.model_type]))
     if computed:
         raise ConfigError(
-            f"config.json: {computed[0]}={brief(unread[computed[0]])} is not supported for"
+            f"config.json: {computed[0]}={quote_value(unread[computed[0]])} is not supported for"
             f" {_name(family)} and might change the numbers; remove it from config.json if it does"
             " not."
         )
     if named:
         LOG.warning(
             "config.json: %s: not a field of transformers' %s, so ignored there and here.",
-            ", ".join(map(shown, sorted(named))),
+            ", ".join(map(quote_name, sorted(named))),
             _name(family),
         )
 
@@ -382,7 +383,7 @@ def read_labels(published: Json) -> list[str]:
         return [str(names[i]) for i in range(len(names))]
     except (AttributeError, ValueError, KeyError):
         raise ConfigError(
-            f"config.json: id2label={brief(named)}: must have a name for each of 0, 1, 2, ..."
+            f"config.json: id2label={quote_value(named)}: must have a name for each of 0, 1, 2, ..."
         ) from None
 
 
@@ -394,7 +395,7 @@ def _same(fields: Fields, name: str, ours: str) -> Any:
         return None
     least = int(kind is int and ours not in MAY_BE_ZERO)
     if kind in (int, float) and value < least:
-        raise ConfigError(f"config.json: {name}={brief(value)}: must be at least {least}.")
+        raise ConfigError(f"config.json: {name}={quote_value(value)}: must be at least {least}.")
     if ours == "activation":
         return activation_of(name, value)
     return value

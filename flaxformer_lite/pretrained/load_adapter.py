@@ -13,16 +13,22 @@ import jax
 import numpy as np
 
 from flaxformer_lite.config import ConfigError, ModelConfig
-from flaxformer_lite.config.parts import AdapterConfig, matches
+from flaxformer_lite.config.parts import AdapterConfig, matches_any
 from flaxformer_lite.config.rules import is_pattern
-from flaxformer_lite.files.read import Json, brief, is_kind, read_object, shown
+from flaxformer_lite.files.read import Json, is_kind, quote_name, quote_value, read_object
 from flaxformer_lite.models.weight_map import Published
 from flaxformer_lite.nn.adapters import vera
 from flaxformer_lite.nn.adapters.dora import MAGNITUDE, DoraConfig
 from flaxformer_lite.nn.adapters.ia3 import SCALE, Ia3Config
 from flaxformer_lite.nn.adapters.lora import A, B, LoraConfig
 from flaxformer_lite.pretrained import tensor_names, vera_projections
-from flaxformer_lite.pretrained.adapter_layout import NAMES, ROOT, Target, shortest, targets
+from flaxformer_lite.pretrained.adapter_layout import (
+    NAMES,
+    ROOT,
+    Target,
+    find_targets,
+    shortest_endings,
+)
 from flaxformer_lite.pretrained.layouts import Place, Slices
 from flaxformer_lite.pretrained.lazy_params import Reader
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, open_file
@@ -210,7 +216,7 @@ class PublishedAdapter:
           WeightsError: it adapts a matrix that the model does not have, or that is not adapted
             here.
         """
-        known = targets(spelled, cfg, side_by_side(cfg, shapes))
+        known = find_targets(spelled, cfg, side_by_side(cfg, shapes))
         adapted = {path for path, target in known.items() if target.module in self.factors}
         unknown = sorted(set(self.factors) - {known[path].module for path in adapted})
         if unknown:
@@ -311,7 +317,7 @@ class PublishedAdapter:
 
         A matrix that is not adapted, in a stack of others that are, has zeros.
         """
-        known = targets(spelled, cfg, side_by_side(cfg, shapes)).items()
+        known = find_targets(spelled, cfg, side_by_side(cfg, shapes)).items()
         adapter = cfg.adapter
         assert adapter is not None, "`config` has set it"
         projections = {}
@@ -363,7 +369,7 @@ class PublishedAdapter:
                 place = target.place(factor, 0)
             else:
                 path = target.path + "/kernel"
-                place = target.scale_place(on_inputs=matches(cfg.on_inputs, path))
+                place = target.scale_place(on_inputs=matches_any(cfg.on_inputs, path))
             if target.module not in self.factors:
                 neutral = 0 if factor == vera.SCALE else 1
                 return np.full(place.shape, neutral, np.float32)[index]
@@ -440,8 +446,8 @@ def open_adapter(folder: Path) -> PublishedAdapter:
             shared[projections[full]] = tensor
         elif any(prefix in name for prefix in ("lora_", "ia3_", "vera_")):
             raise WeightsError(
-                f"{folder}: tensor {shown(full)}: only the factors of dense layers are supported"
-                " here."
+                f"{folder}: tensor {quote_name(full)}: only the factors of dense layers are"
+                " supported here."
             )
         else:
             replaced[name] = tensor
@@ -449,7 +455,7 @@ def open_adapter(folder: Path) -> PublishedAdapter:
     needed = tuple(name for name in method.factors if name not in method.constant)
     lone = [name for name, parts in factors.items() if not _complete(parts, needed)]
     if lone or not factors:
-        first = shown(lone[0]) if lone else "it"
+        first = quote_name(lone[0]) if lone else "it"
         endings = " or ".join(NAMES[one].removesuffix(".weight")[1:] for one in needed)
         raise WeightsError(f"{folder}: {first} lacks {endings}, or has another factor or shape.")
     return PublishedAdapter(folder, fields, dict(factors), shared, replaced)
@@ -491,7 +497,7 @@ def _projection_reader(
 
 def _patterns(chosen: list[str], every: Iterable[str]) -> tuple[str, ...]:
     """Returns patterns of the kernels of the chosen modules, and of no other."""
-    names = shortest(chosen, every, "/")
+    names = shortest_endings(chosen, every, "/")
     return tuple(rf"(^|/){re.escape(name)}/kernel$" for name in names)
 
 
@@ -500,14 +506,15 @@ def _check(fields: Json) -> None:
         value = fields.get(name)
         if value and value not in allowed:
             raise ConfigError(
-                f"{CONFIG}: {name}={brief(value)} changes the numbers, and only"
-                f" {' or '.join(map(brief, allowed)) or 'its absence'} is supported here; merge the"
-                " adapter with peft."
+                f"{CONFIG}: {name}={quote_value(value)} changes the numbers, and only"
+                f" {' or '.join(map(quote_value, allowed)) or 'its absence'} is supported here;"
+                " merge the adapter with peft."
             )
     for pattern, alpha in (fields.get("alpha_pattern") or {}).items():
         if not is_kind(alpha, float) or is_pattern(pattern):
             raise ConfigError(
-                f"{CONFIG}: alpha_pattern={brief({pattern: alpha})}: must map patterns to numbers."
+                f"{CONFIG}: alpha_pattern={quote_value({pattern: alpha})}: must map patterns to"
+                " numbers."
             )
     if "peft_type" not in fields:
         raise ConfigError(f"{CONFIG}: no peft_type; must be 'LORA', 'IA3' or 'VERA'.")
@@ -516,4 +523,6 @@ def _check(fields: Json) -> None:
         if value and name not in {*FIXED, *HARMLESS}:
             unread.append(name)
     if unread:
-        LOG.warning("%s: %s: not known here, so ignored.", CONFIG, ", ".join(map(shown, unread)))
+        LOG.warning(
+            "%s: %s: not known here, so ignored.", CONFIG, ", ".join(map(quote_name, unread))
+        )

@@ -10,7 +10,7 @@ from flaxformer_lite.sharding import parameter_rules
 from flaxformer_lite.sharding.parameters import param_specs
 
 
-def place(cfg: ModelConfig, stored: dict, mesh: Mesh | None = None) -> dict:
+def place_params(cfg: ModelConfig, stored: dict, mesh: Mesh | None = None) -> dict:
     """Reads parameters onto the default device, or onto a mesh by the family's partition rules."""
     flat = flatten_dict(stored, sep="/")
     if not mesh:

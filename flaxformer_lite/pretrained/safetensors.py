@@ -17,7 +17,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from flaxformer_lite.files.read import Json, brief, open_regular, parse_object, shown
+from flaxformer_lite.files.read import Json, open_regular, parse_object, quote_name, quote_value
 
 DTYPES = {
     "F64": np.float64,
@@ -157,8 +157,8 @@ def check_name(path: Path, name: str) -> None:
     """Refuses the name of a tensor that could not be printed."""
     if not name.isprintable() or len(name) > LONGEST_NAME:
         raise WeightsError(
-            f"{path}: tensor {shown(name)}: a name must be printable and at most {LONGEST_NAME}"
-            " characters; fetch it again from a source you trust."
+            f"{path}: tensor {quote_name(name)}: a name must be printable and at most"
+            f" {LONGEST_NAME} characters; fetch it again from a source you trust."
         )
 
 
@@ -174,7 +174,7 @@ def _entry(path: Path, name: str, entry: Any) -> tuple[np.dtype, tuple[int, ...]
         ) from None
     if not isinstance(kind, str) or kind not in DTYPES:
         raise WeightsError(
-            f"{path}: tensor {name} has dtype {shown(str(kind))}; must be one of"
+            f"{path}: tensor {name} has dtype {quote_name(str(kind))}; must be one of"
             f" {', '.join(DTYPES)}."
         )
     if not all(
@@ -185,6 +185,7 @@ def _entry(path: Path, name: str, entry: Any) -> tuple[np.dtype, tuple[int, ...]
         )
     if len(shape) > MOST_AXES or math.prod(max(n, 1) for n in shape) > LARGEST:
         raise WeightsError(
-            f"{path}: tensor {name} of shape {brief(list(shape))} is larger than any: damaged."
+            f"{path}: tensor {name} of shape {quote_value(list(shape))} is larger than any:"
+            " damaged."
         )
     return np.dtype(DTYPES[kind]), shape, (begin, end)

@@ -13,7 +13,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, ModelConfig
-from flaxformer_lite.config.parts import AdapterConfig, matches
+from flaxformer_lite.config.parts import AdapterConfig, matches_any
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.models.weight_map import Published
@@ -28,8 +28,8 @@ from flaxformer_lite.pretrained.adapter_layout import (
     NAMES,
     ROOT,
     Target,
-    shortest,
-    targets,
+    find_targets,
+    shortest_endings,
 )
 from flaxformer_lite.pretrained.load_adapter import CONFIG, HEADS, WEIGHTS
 from flaxformer_lite.pretrained.safetensors import save_file
@@ -73,7 +73,7 @@ def write_adapter(folder: Path, model: nn.Module, params: dict, *, base: str | N
     flat = flatten_dict(params, sep="/")
     shapes = parameter_shapes(model)
     check_params(flat, shapes)
-    known = targets(family.PUBLISHED, cfg, side_by_side(cfg, shapes))
+    known = find_targets(family.PUBLISHED, cfg, side_by_side(cfg, shapes))
     saved_whole = _whole(model, family.PUBLISHED, side_by_side(cfg, shapes))
     whole = set()
     for place, target in known.items():
@@ -187,7 +187,7 @@ def _joined(parts: Parts) -> Factors:
 def _scale(parts: Parts, adapter: Ia3Config) -> Factors:
     """Joins the scales of the matrices that one published module fuses, with 1 for the others."""
     target, first = parts[0]
-    on_inputs = matches(adapter.on_inputs, f"{target.path}/kernel")
+    on_inputs = matches_any(adapter.on_inputs, f"{target.path}/kernel")
     if on_inputs and target.kernel.parts > 1:
         raise ConfigError(
             f"adapter.on_inputs: {target.module} holds several of our matrices, which share their"
@@ -205,7 +205,7 @@ def _scale(parts: Parts, adapter: Ia3Config) -> Factors:
 
 
 def _scales_inputs(target: Target, adapter: Ia3Config, modules: dict[str, Parts]) -> bool:
-    return target.module in modules and matches(adapter.on_inputs, f"{target.path}/kernel")
+    return target.module in modules and matches_any(adapter.on_inputs, f"{target.path}/kernel")
 
 
 def _vera_tensors(adapter: vera.VeraConfig, modules: dict[str, Parts]) -> dict[str, np.ndarray]:
@@ -277,14 +277,14 @@ def _vera_config(adapter: vera.VeraConfig, adapted: list[str], every: list[str])
         "projection_prng_key": adapter.seed,
         "save_projection": adapter.save_projection,
         "bias": "none",
-        "target_modules": shortest(adapted, every, "."),
+        "target_modules": shortest_endings(adapted, every, "."),
         "inference_mode": True,
     }
 
 
 def _ia3_config(adapted: list[str], on_inputs: list[str], every: list[str]) -> Json:
-    feed_forwards = shortest(on_inputs, every, ".")
-    others = shortest([module for module in adapted if module not in on_inputs], every, ".")
+    feed_forwards = shortest_endings(on_inputs, every, ".")
+    others = shortest_endings([module for module in adapted if module not in on_inputs], every, ".")
     return {
         "peft_type": "IA3",
         "target_modules": sorted({*others, *feed_forwards}),  # PEFT asks for all of them here
@@ -314,7 +314,7 @@ def _config(adapter: LoraConfig, ranks: dict[str, int], every: list[str]) -> Jso
         "use_rslora": adapter.rslora,
         "use_dora": isinstance(adapter, DoraConfig),
         "bias": "none",
-        "target_modules": shortest(ranks, every, "."),
+        "target_modules": shortest_endings(ranks, every, "."),
         "rank_pattern": others,
         "alpha_pattern": {module: alpha(rank) for module, rank in others.items()},
         "inference_mode": True,

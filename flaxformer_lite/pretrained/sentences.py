@@ -17,9 +17,9 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import (
     Json,
     Kind,
-    brief,
     is_kind,
     parse_object,
+    quote_value,
     read_bytes,
     read_object,
 )
@@ -199,8 +199,8 @@ def read_sentence_layers(folder: Path) -> SentenceLayers:
             layers = layers._replace(normalize=True)
         elif kind != "Transformer" or layers.pooling or place:
             raise ConfigError(
-                f"{folder}/modules.json: a layer {brief(kind)} in {brief(place)}: read are"
-                " Transformer, in the directory itself, Pooling, Dense and Normalize, in this"
+                f"{folder}/modules.json: a layer {quote_value(kind)} in {quote_value(place)}: read"
+                " are Transformer, in the directory itself, Pooling, Dense and Normalize, in this"
                 " order."
             )
     return layers
@@ -219,8 +219,8 @@ def _sparse(folder: Path, modules: list[tuple[str, str]], layers: SentenceLayers
     kinds = [kind for _, kind in modules]
     if kinds not in (["Transformer", "SpladePooling"], ["MLMTransformer", "SpladePooling"]):
         raise ConfigError(
-            f"{folder}/modules.json: layers {brief(kinds)}: of sparse models, read are Transformer"
-            " (or MLMTransformer) and SpladePooling."
+            f"{folder}/modules.json: layers {quote_value(kinds)}: of sparse models, read are"
+            " Transformer (or MLMTransformer) and SpladePooling."
         )
     path = folder / modules[1][0] / "config.json"
     config = read_object(path, {"pooling_strategy": str, "activation_function": str})
@@ -231,7 +231,9 @@ def _sparse(folder: Path, modules: list[tuple[str, str]], layers: SentenceLayers
         ("activation_function", activation, splade.ACTIVATIONS),
     ):
         if value not in known:
-            raise ConfigError(f"{path}: {name}={brief(value)}: must be one of {', '.join(known)}.")
+            raise ConfigError(
+                f"{path}: {name}={quote_value(value)}: must be one of {', '.join(known)}."
+            )
     similarity = layers.similarity or "dot"
     return layers._replace(
         kind="sparse", pooling=strategy, activation=activation, similarity=similarity
@@ -276,9 +278,9 @@ def _multi_vector(
             layers = layers._replace(normalize=True)
         elif kind != "Transformer" or number or place:
             raise ConfigError(
-                f"{folder}/modules.json: a layer {brief(kind)} in {brief(place)}: of multi-vector"
-                " models, read are Transformer, in the directory itself, Dense, MultiVectorMask and"
-                " Normalize, in this order."
+                f"{folder}/modules.json: a layer {quote_value(kind)} in {quote_value(place)}: of"
+                " multi-vector models, read are Transformer, in the directory itself, Dense,"
+                " MultiVectorMask and Normalize, in this order."
             )
     if expansion is not None:
         late = _expanded(folder / "sentence_bert_config.json", late, expansion)
@@ -297,7 +299,8 @@ def _prefixed(prompts: tuple[tuple[str, str], ...], described: Json) -> tuple[tu
         prefix = described.get(f"{task}_prefix") or ""
         if not isinstance(prefix, str):
             raise ConfigError(
-                f"config_sentence_transformers.json: {task}_prefix={brief(prefix)}: must be a text."
+                f"config_sentence_transformers.json: {task}_prefix={quote_value(prefix)}: must be a"
+                " text."
             )
         texts[task] = prefix + (texts.get(task) or "").removeprefix(prefix)
     return tuple(texts.items())
@@ -310,7 +313,7 @@ def _mask(path: Path, late: LateInteractionSettings) -> LateInteractionSettings:
     tasks = config.get("skiplist_tasks")
     words = config.get("skiplist_words") or []
     if not all(isinstance(word, str) for word in words):
-        raise ConfigError(f"{path}: skiplist_words={brief(words)}: must be texts.")
+        raise ConfigError(f"{path}: skiplist_words={quote_value(words)}: must be texts.")
     if tasks is None:
         tasks = ("document",)
     return late._replace(
@@ -327,8 +330,8 @@ def _expanded(
     strategy = expansion.get("strategy")
     if strategy not in ("fixed", "min") or not is_kind(length, int) or length < 1:
         raise ConfigError(
-            f"{path}: query_expansion={brief(expansion)}: must have a strategy, fixed or min, and a"
-            " positive length."
+            f"{path}: query_expansion={quote_value(expansion)}: must have a strategy, fixed or min,"
+            " and a positive length."
         )
     return late._replace(
         expansion=strategy,
@@ -343,11 +346,11 @@ def _prompts(path: Path) -> tuple[tuple[tuple[str, str], ...], str]:
     prompts = config.get("prompts") or {}
     default = config.get("default_prompt_name") or ""
     if any(not isinstance(text, str) for text in prompts.values()):
-        raise ConfigError(f"{path}: prompts={brief(prompts)}: must map names to texts.")
+        raise ConfigError(f"{path}: prompts={quote_value(prompts)}: must map names to texts.")
     if default and default not in prompts:
         raise ConfigError(
-            f"{path}: default_prompt_name={brief(default)}: is none of prompts; add it there, or"
-            " make it null."
+            f"{path}: default_prompt_name={quote_value(default)}: is none of prompts; add it there,"
+            " or make it null."
         )
     return tuple(prompts.items()), default
 
@@ -462,7 +465,8 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
 
 def _bad_module(path: Path, entry: object) -> ConfigError:
     return ConfigError(
-        f"{path}: {brief(entry)}: must be a list of objects with type, and path, a folder in it."
+        f"{path}: {quote_value(entry)}: must be a list of objects with type, and path, a folder in"
+        " it."
     )
 
 
@@ -476,11 +480,14 @@ def _pooling(path: Path) -> tuple[str, bool]:
     known = MODES | NEWER
     if not modes or any(not isinstance(mode, str) or mode not in known for mode in modes):
         raise ConfigError(
-            f"{path}: pools by {brief(modes)}: no such pooling; choose from {', '.join(NEWER)}."
+            f"{path}: pools by {quote_value(modes)}: no such pooling; choose from"
+            f" {', '.join(NEWER)}."
         )
     include_prompt = config.get("include_prompt", True)
     if not isinstance(include_prompt, bool):
-        raise ConfigError(f"{path}: include_prompt={brief(include_prompt)}: must be true or false.")
+        raise ConfigError(
+            f"{path}: include_prompt={quote_value(include_prompt)}: must be true or false."
+        )
     # their order in old files is that of this table
     return "+".join(known[mode] for mode in modes), include_prompt
 
@@ -494,8 +501,8 @@ def _dense(folder: Path, of: str = "sentence_embedding") -> Dense:
     if activation not in ACTIVATIONS or config.get("use_residual") or name != of:
         what = "the sentence's vector" if of == "sentence_embedding" else "the tokens' vectors"
         raise ConfigError(
-            f"{path}: activation_function={brief(activation)}: read are {', '.join(ACTIVATIONS)},"
-            f" of {what} and without a residual."
+            f"{path}: activation_function={quote_value(activation)}: read are"
+            f" {', '.join(ACTIVATIONS)}, of {what} and without a residual."
         )
     if not (folder / "model.safetensors").is_file():
         raise WeightsError(
@@ -506,7 +513,9 @@ def _dense(folder: Path, of: str = "sentence_embedding") -> Dense:
     out = config.get("out_features")
     expected = {"linear.weight": (out, config.get("in_features")), "linear.bias": (out,)}
     if "linear.weight" not in shapes or expected | shapes != expected:
-        raise WeightsError(f"{folder}: has tensors of shapes {brief(shapes)}; expected {expected}.")
+        raise WeightsError(
+            f"{folder}: has tensors of shapes {quote_value(shapes)}; expected {expected}."
+        )
     kernel = tensors["linear.weight"].read().astype(np.float32)
     bias = np.zeros(kernel.shape[0], np.float32)
     if "linear.bias" in tensors:

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.files.read import Json, brief, read_bytes, read_object, read_text
+from flaxformer_lite.files.read import Json, quote_value, read_bytes, read_object, read_text
 from flaxformer_lite.pretrained import hf_config
 from flaxformer_lite.pretrained.folder import Foreign, check_exists, find_foreign
 from flaxformer_lite.text import (
@@ -220,7 +220,7 @@ def _chat_template(folder: Path, config: Json) -> str:
         template = named.get("default", "")
     if not isinstance(template, str):
         raise ConfigError(
-            f"{folder}: chat_template={brief(template)}: must be a text, or a list of objects with"
-            " name and template."
+            f"{folder}: chat_template={quote_value(template)}: must be a text, or a list of objects"
+            " with name and template."
         )
     return template

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.files.read import brief, read_text
-from flaxformer_lite.objectives.tables.scores import correlations
+from flaxformer_lite.files.read import quote_value, read_text
+from flaxformer_lite.objectives.tables.scores import compute_correlations
 from flaxformer_lite.pretrained.word_vectors import WordVectors
 
 BATCH = 512  # questions at a time
@@ -55,8 +55,8 @@ def score_analogies(vectors: WordVectors, path: Path) -> list[Section]:
             sections.setdefault(name, []).append(words)
         else:
             raise ConfigError(
-                f"{path}:{number}: {brief(line)}: must be four words, or a section's name after a"
-                " colon."
+                f"{path}:{number}: {quote_value(line)}: must be four words, or a section's name"
+                " after a colon."
             )
     if not sections:
         raise ConfigError(f"{path}: no question; its lines must be four words each.")
@@ -108,7 +108,7 @@ def score_pairs(vectors: WordVectors, path: Path) -> dict[str, float]:
         score = NUMBER.fullmatch(last.strip())
         if len(words) != 2 or (pairs and not score):
             raise ConfigError(
-                f"{path}:{number}: {brief(line)}: must be two words and a number, by tabs or"
+                f"{path}:{number}: {quote_value(line)}: must be two words and a number, by tabs or"
                 " commas."
             )
         if score:
@@ -120,7 +120,7 @@ def score_pairs(vectors: WordVectors, path: Path) -> dict[str, float]:
     cosines = np.einsum(
         "PD,PD->P", vectors.unit_WD[first.astype(int)], vectors.unit_WD[second.astype(int)]
     )
-    return correlations(cosines, scores) | {"total": len(pairs), "known": len(known)}
+    return compute_correlations(cosines, scores) | {"total": len(pairs), "known": len(known)}
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:

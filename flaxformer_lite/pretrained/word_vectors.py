@@ -11,7 +11,7 @@ import numpy as np
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.nn.functions.nearest import nearest
 from flaxformer_lite.nn.functions.pooling import to_unit_length
-from flaxformer_lite.registry import nearest as suggestion
+from flaxformer_lite.registry import did_you_mean as suggestion
 from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
 
 

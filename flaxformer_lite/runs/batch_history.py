@@ -18,7 +18,7 @@ from flaxformer_lite.model_folder import find_run_config
 from flaxformer_lite.runs.experiment import RunData
 from flaxformer_lite.runs.provenance import TableOrigins, TextOrigins
 from flaxformer_lite.runs.report import metrics
-from flaxformer_lite.runtime.progress import counting
+from flaxformer_lite.runtime.progress import count_progress
 
 QUICK = 1 << 30  # most bytes of text that a run in progress looks through
 COUNTED = 1 << 12  # positions between two updates of the progress bar
@@ -112,7 +112,7 @@ class BatchHistory:
                     " or words of the text."
                 ) from None
 
-        with counting("looking through the steps", last * size) as advance:
+        with count_progress("looking through the steps", last * size) as advance:
             for position in range(last * size):
                 records, row = find(position)
                 if row in matches(records):

@@ -47,7 +47,7 @@ class Selection:
           ConfigError: names those that they have.
         """
         if self._checkpoints and self.metric.name not in values:
-            near = registry.nearest(self.metric.name, list(values))
+            near = registry.did_you_mean(self.metric.name, list(values))
             known = ", ".join(values)
             raise ConfigError(
                 f"train.best={self.metric.name!r}: no such metric{near}; evaluations have {known}."

@@ -23,7 +23,7 @@ from flaxformer_lite.data.labelled import open_rows
 from flaxformer_lite.data.padding import Buckets, Packer
 from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.inference.writer import writer
+from flaxformer_lite.inference.writer import make_writer
 from flaxformer_lite.model_folder import find_run_config
 from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.objectives.of_head import of_head
@@ -32,7 +32,7 @@ from flaxformer_lite.pretrained import folder
 from flaxformer_lite.pretrained.load import read_labels
 from flaxformer_lite.pretrained.sentences import read_sentence_layers
 from flaxformer_lite.runs import packing
-from flaxformer_lite.runtime.progress import counting
+from flaxformer_lite.runtime.progress import count_progress
 from flaxformer_lite.text import tokenizer
 from flaxformer_lite.training import evaluate, program
 from flaxformer_lite.training.bound_models import Models
@@ -82,12 +82,12 @@ class Trained(NamedTuple):
         elif not packing.cutting_error(self.cfg.model, self.model, data.records.length):
             packer = data.buckets(size)
         step = jax.jit(program.eval_step(self.cfg, Models(objective, self.model)))
-        with counting("evaluating", data.num_examples) as advance:
+        with count_progress("evaluating", data.num_examples) as advance:
             batches = _counted(data.batches(batch_size=size, packer=packer), size, advance)
             total, shuffled = evaluate.run(step, self.params, batches, data)
         ordered = {name: values[np.argsort(data.order)] for name, values in shuffled.items()}
         everything = np.arange(data.num_examples)
-        write = writer(self.model, self.params, self.tokenizer)
+        write = make_writer(self.model, self.params, self.tokenizer)
         written = objective.write(write, data.records, everything)
         metrics = {}
         if scored:

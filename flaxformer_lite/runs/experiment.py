@@ -10,7 +10,7 @@ import numpy as np
 from flaxformer_lite import sharding
 from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.data.padding import Buckets, Packer
-from flaxformer_lite.inference.writer import writer
+from flaxformer_lite.inference.writer import make_writer
 from flaxformer_lite.objectives.base import Dataset, Writer
 from flaxformer_lite.training import evaluate
 from flaxformer_lite.training.program import Program
@@ -141,7 +141,7 @@ class Experiment:
 
     def writer(self, params: Params) -> Writer:
         """Returns a function that continues prompts with these parameters."""
-        return writer(
+        return make_writer(
             self.program.model, self.program.saved_params(params), self.eval_data.tokenizer
         )
 

@@ -35,7 +35,7 @@ from flaxformer_lite.runs.interrupt import Interrupt
 from flaxformer_lite.runs.report import text
 from flaxformer_lite.runs.report.clock import Clock
 from flaxformer_lite.runs.report.meter import Meter
-from flaxformer_lite.runs.report.metrics import Recorder, seconds
+from flaxformer_lite.runs.report.metrics import Recorder, sum_seconds
 from flaxformer_lite.runs.report.reporting import Reporting
 from flaxformer_lite.runs.report.run_page import RunPage
 from flaxformer_lite.runs.report.terminal import Terminal
@@ -79,7 +79,7 @@ class RunFiles(NamedTuple):
     lock: Lock | None
 
 
-def train(
+def train_experiment(
     experiment: Experiment,
     requested: ExperimentConfig,
     files: RunFiles,
@@ -285,8 +285,8 @@ def _meter(experiment: Experiment, reporting: Reporting, record: Json) -> Meter:
     recorder = reporting.recorder
     clock = reporting.clock
     peak = flops.peak(experiment.program.mesh.devices.flat[0])
-    earlier = seconds(recorder.history)
-    clock.seconds["repeated"] += seconds(recorder.dropped).total()
+    earlier = sum_seconds(recorder.history)
+    clock.seconds["repeated"] += sum_seconds(recorder.dropped).total()
     peak_of_mesh = peak and peak * experiment.program.mesh.size
     return Meter(
         experiment.program.tokens_per_step,

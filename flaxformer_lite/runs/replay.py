@@ -18,9 +18,9 @@ from flaxformer_lite.runs import batch_history, packing
 from flaxformer_lite.runs.best import Best
 from flaxformer_lite.runs.experiment import Experiment
 from flaxformer_lite.runs.report import metrics
-from flaxformer_lite.runs.report.meter import means
+from flaxformer_lite.runs.report.meter import average_metrics
 from flaxformer_lite.runs.start import reference, resume
-from flaxformer_lite.runs.start.setup import prepare
+from flaxformer_lite.runs.start.setup import prepare_experiment
 from flaxformer_lite.training import program
 from flaxformer_lite.training.state import TrainState
 from flaxformer_lite.types import Batch
@@ -67,7 +67,7 @@ def before_step(folder: Path, step: int, *, allow_plugins: Allowed = False) -> R
         raise ConfigError(
             f"--at={step}: the last step in metrics.jsonl is {last}; name one that was taken."
         )
-    experiment = prepare(cfg)
+    experiment = prepare_experiment(cfg)
     batch_history.check_data(folder, experiment.train_data)
     history = batch_history.BatchHistory(experiment.cfg, experiment.train_data)
     history.rows(step)  # raises if there is no such step
@@ -130,7 +130,7 @@ def compare(folder: Path, values: Mapping[int, Values]) -> dict[int, float]:
         if last in values:
             steps = [values[step] for step in range(before + 1, last + 1) if step in values]
             # A restart may cut a record's interval short: the mean is of its last few steps.
-            gap = min(_gap(record, means(steps[i:])) for i in range(len(steps)))
+            gap = min(_gap(record, average_metrics(steps[i:])) for i in range(len(steps)))
             if before + 1 in values or not gap:
                 gaps[last] = gap
         before = last

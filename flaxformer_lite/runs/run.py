@@ -7,18 +7,18 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from flaxformer_lite.checkpoints.manager import first_line
-from flaxformer_lite.checkpoints.mirror import mirrored, place_of
+from flaxformer_lite.checkpoints.mirror import open_mirror, place_of
 from flaxformer_lite.checkpoints.workdir import newest_first
 from flaxformer_lite.config import ExperimentConfig, from_config_dict
 from flaxformer_lite.pretrained.load import NAMED_HEADS
 from flaxformer_lite.runs.callbacks.tracking import check_installed
 from flaxformer_lite.runs.experiment import Experiment
 from flaxformer_lite.runs.interrupt import Interrupt
-from flaxformer_lite.runs.loop import RunFiles, RunResult, train
+from flaxformer_lite.runs.loop import RunFiles, RunResult, train_experiment
 from flaxformer_lite.runs.report.clock import Clock
 from flaxformer_lite.runs.report.model_card import CardSource, make_card, write_card
 from flaxformer_lite.runs.start.preflight import data_facts, lock_workdir, program_facts
-from flaxformer_lite.runs.start.setup import prepare
+from flaxformer_lite.runs.start.setup import prepare_experiment
 from flaxformer_lite.runtime.processes import ALONE, Processes
 from flaxformer_lite.storage import hub
 from flaxformer_lite.training.state import param_count
@@ -62,12 +62,12 @@ def run(
     with contextlib.ExitStack() as stack:
         group.agree("config and code", {"--num_processes": group.count, **program_facts(cfg)})
         lock = stack.enter_context(lock_workdir(place, group))
-        mirror = stack.enter_context(mirrored(place, lock))
-        experiment = prepare(cfg)
+        mirror = stack.enter_context(open_mirror(place, lock))
+        experiment = prepare_experiment(cfg)
         stored_steps = [int(at.name) for at in newest_first(mirror.folder, "checkpoints")]
         group.agree("data", data_facts(experiment, stored_steps))
         files = RunFiles(place, mirror, lock)
-        result = train(experiment, cfg, files, clock, group, interrupt or Interrupt())
+        result = train_experiment(experiment, cfg, files, clock, group, interrupt or Interrupt())
         if group.first:
             _write_card(experiment, mirror.folder, place)
         return result

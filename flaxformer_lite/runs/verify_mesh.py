@@ -133,7 +133,7 @@ def verify(wanted: Reference, mesh: MeshConfig) -> Verdict:
     return Verdict(
         (wanted.step.loss, got.loss),
         _compare(many, wanted.step.gradients, got.gradients),
-        sharding.replicated(many.target.params, many.rules, many.mesh),
+        sharding.list_replicated(many.target.params, many.rules, many.mesh),
         _exchanges(many, module),
         strange,
     )

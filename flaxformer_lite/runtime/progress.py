@@ -63,7 +63,7 @@ def working(what: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
+def count_progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
     """Shows how many of `total` things are done; yields a function that adds to the count."""
     console = make_console(stderr=True, quiet=not processes.is_main_process(), markup=False)
     if not console.is_terminal:
@@ -74,7 +74,7 @@ def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 @contextlib.contextmanager
-def reading(what: str, total: int) -> Iterator[Callable[[int], None]]:
+def read_progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
     """Shows how much of `total` bytes is read; yields a function that adds to the bytes."""
     console = make_console(stderr=True, quiet=not processes.is_main_process(), markup=False)
     if not console.is_terminal:

@@ -16,8 +16,8 @@ from flaxformer_lite.sharding.mesh import build_mesh, mesh_sizes
 from flaxformer_lite.sharding.parameters import (
     GatheringSharding,
     Replicated,
+    list_replicated,
     param_specs,
     path_of,
-    replicated,
     state_shardings,
 )

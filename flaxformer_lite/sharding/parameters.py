@@ -120,7 +120,7 @@ class Replicated(NamedTuple):
     rule: str
 
 
-def replicated(
+def list_replicated(
     params: Params, rules: PartitionRules, mesh: Mesh, at_least: int = 2**20
 ) -> list[Replicated]:
     """Lists large parameters that stay whole on a mesh that splits weights.

@@ -73,10 +73,10 @@ class Versioned:
         import tensorstore
 
         with explain_errors(self._url):
-            return tensorstore.KvStore.open(spec(f"{self._url}/")).result()
+            return tensorstore.KvStore.open(store_spec(f"{self._url}/")).result()
 
 
-def spec(url: str) -> Json:
+def store_spec(url: str) -> Json:
     """Returns the tensorstore spec of an address, with its retries and credentials."""
     scheme, _, place = url.partition("://")
     bucket, _, path = place.partition("/")

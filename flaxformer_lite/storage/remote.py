@@ -178,7 +178,7 @@ def download_all(files: Mapping[str, RemoteFile], folder: Path, url: str) -> Non
       url: the address.
     """
     total = sum(file.size for file in files.values())
-    with progress.reading(f"fetching {url}", total) as advance:
+    with progress.read_progress(f"fetching {url}", total) as advance:
         for name, file in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             download(file, folder / name)
@@ -199,7 +199,7 @@ def upload_all(folder: Path, url: str, order: Callable[[str], tuple]) -> None:
         if path.is_file():
             files[path.relative_to(folder).as_posix()] = path
     total = sum(path.stat().st_size for path in files.values())
-    with progress.reading(f"sending {url}", total) as advance:
+    with progress.read_progress(f"sending {url}", total) as advance:
         for name in sorted(files, key=order):
             upload(files[name], f"{url}/{name}")
             advance(files[name].stat().st_size)

@@ -67,7 +67,7 @@ def address_of(path: str | Path) -> str:
     return _copies.get(str(path), "")
 
 
-def addressed(message: str) -> str:
+def restore_addresses(message: str) -> str:
     """Replaces local cache paths in a message by their URLs."""
     for folder, url in _copies.items():
         message = message.replace(folder, url)

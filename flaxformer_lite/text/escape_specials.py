@@ -16,7 +16,7 @@ from flaxformer_lite.config import ConfigError
 FAILS = "tokenizer.json: fails on this text; shorten its longest words, or use another tokenizer"
 
 
-def literal(tokenizer: tokenizers.Tokenizer) -> tuple[tokenizers.Tokenizer, str]:
+def copy_literal(tokenizer: tokenizers.Tokenizer) -> tuple[tokenizers.Tokenizer, str]:
     """Copies a tokenizer for texts in which the spelling of a special token is text.
 
     The library's own switch (`encode_special_tokens`) leaves them to the model, which may know them

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.files.read import Json, brief
-from flaxformer_lite.registry import nearest
+from flaxformer_lite.files.read import Json, quote_value
+from flaxformer_lite.registry import did_you_mean
 from flaxformer_lite.text.numbered_pieces import NumberedSentencePieces
 
 # In the order of their ids, which follow the vocabulary.
@@ -46,7 +46,7 @@ class M2M100(NumberedSentencePieces):
         codes = config.get("language_codes") or "m2m100"
         if codes not in LANGUAGES:
             raise ConfigError(
-                f"tokenizer_config.json: language_codes={brief(codes)}: must be"
+                f"tokenizer_config.json: language_codes={quote_value(codes)}: must be"
                 f" {' or '.join(LANGUAGES)}."
             )
         numbers: dict[str, int] = {}
@@ -54,9 +54,9 @@ class M2M100(NumberedSentencePieces):
             numbers[f"__{language}__"] = len(self._ids) + len(numbers)
         source = config.get("src_lang") or "en"
         if f"__{source}__" not in numbers:
-            near = nearest(str(source), LANGUAGES[codes])
+            near = did_you_mean(str(source), LANGUAGES[codes])
             raise ConfigError(
-                f"tokenizer_config.json: src_lang={brief(source)}: no such language{near}."
+                f"tokenizer_config.json: src_lang={quote_value(source)}: no such language{near}."
             )
         self.language_id = numbers[f"__{source}__"]
         self._languages = set(numbers.values())

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from tokenizers import Tokenizer, processors
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.files.read import Json, brief
+from flaxformer_lite.files.read import Json, quote_value
 from flaxformer_lite.text.escape_specials import library_errors
 from flaxformer_lite.text.older_folder import (
     MODELS,
@@ -26,7 +26,7 @@ from flaxformer_lite.text.older_folder import (
     Folder,
     Kind,
     content_of,
-    present,
+    existing_files,
     read_optional,
 )
 from flaxformer_lite.text.older_models import (
@@ -266,9 +266,9 @@ def _kind_of(path: Path, config: Json, published: Json) -> Kind | None:
     kind = KINDS[name]
     needed = FILES.get(kind.make)
     if needed is None:
-        is_there = bool(present(path, MODELS))
+        is_there = bool(existing_files(path, MODELS))
     else:
-        is_there = len(present(path, needed)) == len(needed)
+        is_there = len(existing_files(path, needed)) == len(needed)
     return kind if is_there else None
 
 
@@ -315,7 +315,7 @@ def _plbart_languages(config: Json) -> str:
     codes = config.get("language_codes", "base")
     if codes not in ("base", "multi"):
         raise ConfigError(
-            f"tokenizer_config.json: language_codes={brief(codes)}: must be base or multi."
+            f"tokenizer_config.json: language_codes={quote_value(codes)}: must be base or multi."
         )
     return codes
 

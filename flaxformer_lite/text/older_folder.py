@@ -10,7 +10,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.files.read import Json, brief, read_bytes, read_object
+from flaxformer_lite.files.read import Json, quote_value, read_bytes, read_object
 
 MODELS = ("spm.model", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
 LARGEST = 1 << 28  # bytes of a vocabulary
@@ -63,7 +63,7 @@ class Folder:
         token = self.config.get(f"{role}_token", self.kind.tokens.get(role))
         if token is not None and content_of(token) is None:
             raise ConfigError(
-                f"tokenizer_config.json: {role}_token={brief(token)}: must be a text."
+                f"tokenizer_config.json: {role}_token={quote_value(token)}: must be a text."
             )
         return token
 
@@ -90,7 +90,7 @@ class Folder:
         # protobuf, which grain and orbax bring, takes 25 ms; most folders have a tokenizer.json
         from sentencepiece import sentencepiece_model_pb2
 
-        content = read_bytes(present(self.path, MODELS)[0], limit=LARGEST)
+        content = read_bytes(existing_files(self.path, MODELS)[0], limit=LARGEST)
         # protobuf makes the class as the module is imported
         read = sentencepiece_model_pb2.ModelProto.FromString(content)  # type: ignore[attr-defined]
         if not read.pieces:
@@ -145,7 +145,7 @@ def content_of(token: object) -> str | None:
     return content if isinstance(content, str) else None
 
 
-def present(path: Path, names: tuple[str, ...]) -> list[Path]:
+def existing_files(path: Path, names: tuple[str, ...]) -> list[Path]:
     """Lists the files of these names that exist."""
     return [path / name for name in names if (path / name).is_file()]
 

@@ -16,7 +16,7 @@ import tokenizers
 
 from flaxformer_lite import hints
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.files.read import Json, brief
+from flaxformer_lite.files.read import Json, quote_value
 from flaxformer_lite.text import tokenizer as plain
 from flaxformer_lite.text.escape_specials import FAILS, any_of, library_errors, split_at
 from flaxformer_lite.text.older_folder import content_of
@@ -90,7 +90,7 @@ class PublishedTokenizer:
             side = getattr(self, name)
             if side not in ("right", "left"):
                 raise ConfigError(
-                    f"tokenizer_config.json: {name}={brief(side)}: must be right or left."
+                    f"tokenizer_config.json: {name}={quote_value(side)}: must be right or left."
                 )
         longest = config.get("model_max_length") or ENDLESS
         if longest < 1:

@@ -29,7 +29,13 @@ from flaxformer_lite.text import (
     token_text,
     truncation,
 )
-from flaxformer_lite.text.escape_specials import FAILS, any_of, library_errors, literal, split_at
+from flaxformer_lite.text.escape_specials import (
+    FAILS,
+    any_of,
+    copy_literal,
+    library_errors,
+    split_at,
+)
 
 SENTINELS = 100
 NONE = -1  # an id that no token has
@@ -249,7 +255,7 @@ class HuggingFace(Tokenizer):
 
     @functools.cached_property
     def _literal(self) -> tuple[tokenizers.Tokenizer, str]:
-        return literal(self.library)
+        return copy_literal(self.library)
 
     def literal(self) -> tokenizers.Tokenizer:
         """Returns the library's tokenizer for texts in which special tokens are text."""

@@ -57,11 +57,11 @@ def evaluate(
         examples = data.order[: objective.written_rows]
         written = objective.write(write, data.records, examples)
         metrics |= objective.scores(written, examples, data)
-        return Evaluation(metrics, show(objective, written, examples, data), breakdown)
+        return Evaluation(metrics, show_texts(objective, written, examples, data), breakdown)
     return Evaluation(metrics, [], breakdown)
 
 
-def show(
+def show_texts(
     objective: Objective, written: dict[str, np.ndarray], examples: np.ndarray, data: Dataset
 ) -> list[tuple[str, str]]:
     """Returns the texts generated for the first examples, each with a title."""

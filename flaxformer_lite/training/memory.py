@@ -51,7 +51,7 @@ def compiled(program: Program, peak: int) -> Memory:
     return Memory(*state, max(0, peak - sum(state)), peak)
 
 
-def rows(program: Program) -> int:
+def microbatch_rows(program: Program) -> int:
     """Returns the sequences of a microbatch on one chip."""
     mesh = program.mesh.shape
     train = program.cfg.train
@@ -83,7 +83,7 @@ def _saved(program: Program) -> int:
     wide_2, split_2 = residuals(2)
     mesh = program.mesh.shape
     per_sequence = wide_2 - wide_1 + (split_2 - split_1) / mesh["tensor"]
-    return int(rows(program) * per_sequence / mesh["context"])
+    return int(microbatch_rows(program) * per_sequence / mesh["context"])
 
 
 @functools.lru_cache(maxsize=64)
@@ -117,7 +117,7 @@ def _passing(program: Program) -> int:
     parameters = sum(leaf.size for leaf in jax.tree.leaves(program.target.params))
     weights = parameters / layers / mesh["tensor"]
     logits = program.cfg.objective.transient_logits(
-        program.batch, model, rows(program), train.accumulate, train.loss_chunks
+        program.batch, model, microbatch_rows(program), train.accumulate, train.loss_chunks
     )
     logit_bytes = logits / mesh["tensor"] * (FLOAT32 + itemsize) / mesh["context"]
     return int(recomputed + 2 * weights * itemsize + logit_bytes)

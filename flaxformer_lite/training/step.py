@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.objectives.sums import LOAD, Loss, LossSums, tokens, weight_sums
+from flaxformer_lite.objectives.sums import LOAD, Loss, LossSums, token_weight, weight_sums
 from flaxformer_lite.training import spikes
 from flaxformer_lite.training.optimizer import global_norm, norm_of_leaves
 from flaxformer_lite.training.state import TrainState
@@ -91,7 +91,7 @@ def train_step(
         totals = sum_over_axis(weight_sums(batch["targets"]))
         partial = gradients(state.params, batch, totals, key, accumulate)
         grads, sums = sum_over_axis(partial)
-        scale = 1 / tokens(totals)
+        scale = 1 / token_weight(totals)
         return jax.tree.map(lambda g: g * scale, grads), sums
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:

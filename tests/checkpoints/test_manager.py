@@ -9,9 +9,9 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 from flaxformer_lite import sharding
-from flaxformer_lite.checkpoints.digest import describe, digest
+from flaxformer_lite.checkpoints.digest import describe_leaves, digest
 from flaxformer_lite.checkpoints.manager import CheckpointError, Checkpoints
-from flaxformer_lite.checkpoints.record import first_line, read_record, sealed
+from flaxformer_lite.checkpoints.record import first_line, read_record, seal_record
 from flaxformer_lite.config import MeshConfig
 
 
@@ -160,7 +160,7 @@ def test_a_record_of_another_kind_is_damage_although_its_digest_fits(folder, wha
     path = folder / "3" / "meta" / "metadata"
     record = json.loads(path.read_text()) | changes
     del record["digest"]
-    path.write_text(json.dumps(sealed(record)))
+    path.write_text(json.dumps(seal_record(record)))
     got = restore(folder, accept=lambda meta: meta["note"] + "")
     assert got.step == 2 and digest(got.state) == digest(tree(2)) and message in got.notices[0]
 
@@ -273,14 +273,14 @@ def test_saving_then_overwriting_the_buffers_does_not_change_the_checkpoint(tmp_
     """The step donates its state: the files must hold what was saved, not what came after."""
     bump = jax.jit(lambda t: jax.tree.map(lambda x: x + jnp.ones_like(x), t), donate_argnums=0)
     state = jax.block_until_ready(bump(tree()))
-    expected = describe(jax.tree.map(np.array, state))
+    expected = describe_leaves(jax.tree.map(np.array, state))
     checkpoints = Checkpoints(tmp_path, keep=3)
     checkpoints.save(1, state, {})
     for _ in range(5):
         state = bump(state)
     jax.block_until_ready(state)
     checkpoints.close()
-    assert describe(restore(tmp_path).state) == expected
+    assert describe_leaves(restore(tmp_path).state) == expected
 
 
 def test_a_long_reason_keeps_its_end_where_the_cause_stands():

@@ -1,4 +1,4 @@
-from flaxformer_lite.checkpoints.mirror import fetch, mirrored, place_of
+from flaxformer_lite.checkpoints.mirror import fetch, open_mirror, place_of
 from flaxformer_lite.storage.lock import Lock
 from flaxformer_lite.storage.objects import Objects
 
@@ -31,8 +31,8 @@ def test_each_process_sends_what_it_alone_writes(gcs):
     place = place_of(f"{gcs.url}/two")
     objects = Objects(f"{gcs.url}/two")
     objects.write("metrics.jsonl", b"of process 0, before")
-    with Lock(objects, "first") as lock, mirrored(place, None) as other:
-        with mirrored(place, lock) as first:
+    with Lock(objects, "first") as lock, open_mirror(place, None) as other:
+        with open_mirror(place, lock) as first:
             (first.folder / "metrics.jsonl").write_bytes(b"of process 0, now")
         (other.folder / "profile-1.txt").write_bytes(b"of process 1")
     assert (

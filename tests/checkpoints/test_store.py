@@ -99,7 +99,7 @@ def test_a_changed_content_is_found_by_its_digest_and_its_object_is_named(object
     told = {**record.read_record(objects.below("3")), "step": 4}
     with Checkpoints(objects.url, keep=2) as checkpoints:
         checkpoints.save(4, tree(3, kernel=tree(3)["kernel"].at[5, 7].add(1)), {})
-    objects.write("4/meta/metadata", json.dumps(record.sealed(told)).encode())
+    objects.write("4/meta/metadata", json.dumps(record.seal_record(told)).encode())
     got = restore(objects)
     assert got.step == 3
     assert re.search(

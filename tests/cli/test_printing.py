@@ -14,7 +14,7 @@ from flaxformer_lite.cli.predict import write_rows
 from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError, TrainConfig
 from flaxformer_lite.config.rules import is_place
-from flaxformer_lite.files.read import printable
+from flaxformer_lite.files.read import escape_controls
 from flaxformer_lite.objectives.text.causal_lm import CausalLm
 from flaxformer_lite.runs.report.terminal import Terminal
 
@@ -22,9 +22,9 @@ ESCAPE = "\x1b]0;title\x07 \u202e"
 
 
 def test_control_characters_are_escaped_and_other_text_is_kept(capsys):
-    assert printable(ESCAPE) == "\\x1b]0;title\\x07 \\u202e"
+    assert escape_controls(ESCAPE) == "\\x1b]0;title\\x07 \\u202e"
     plain = "naïve\u00a0日本 🙂\n\t"
-    assert printable(plain) == plain
+    assert escape_controls(plain) == plain
     print_table([ESCAPE], [[ESCAPE]], right=())
     terminal = Terminal(1, CausalLm.shown)
     terminal.rows("labels", [("classes", ESCAPE)])
@@ -98,6 +98,6 @@ def test_texts_of_models_are_escaped_on_terminals_alone(is_terminal, monkeypatch
 
 
 def test_notices_are_escaped(capsys):
-    open_model.notice(ESCAPES)
+    open_model.print_notice(ESCAPES)
     said = capsys.readouterr().err
     assert r"\x1b[2J" in said and "\x1b" not in said

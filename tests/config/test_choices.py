@@ -22,7 +22,7 @@ from flaxformer_lite.data import corpora
 from flaxformer_lite.models.fields import ACTIVATION_NAMES
 from flaxformer_lite.nn.functions.activations import ACTIVATIONS
 from flaxformer_lite.nn.modules import stack
-from flaxformer_lite.nn.modules.einsum import initializer
+from flaxformer_lite.nn.modules.einsum import make_initializer
 from flaxformer_lite.nn.modules.norms import Norm
 from flaxformer_lite.text import tokenizer_training
 from flaxformer_lite.training import optimizer
@@ -49,7 +49,7 @@ def made_by(kind):
         case "INITS":
             cfgs = [InitConfig(kind=name, stddev=0.3, layers=4) for name in choices.INITS]
             return [
-                initializer(cfg, 4, 2, residual=True)(jax.random.key(0), (4, 2), jnp.float32)
+                make_initializer(cfg, 4, 2, residual=True)(jax.random.key(0), (4, 2), jnp.float32)
                 for cfg in cfgs
             ]
         case "NORMS":

@@ -19,7 +19,7 @@ SIZES = 25, 27, 24
 
 @pytest.mark.parametrize("packings", [1, 2, 3])
 def test_each_row_of_each_packing_once_in_its_epochs(packings):
-    find = epochs.endless(lambda number: range(SIZES[number]), packings, seed=3)
+    find = epochs.endless_finder(lambda number: range(SIZES[number]), packings, seed=3)
     position = 0
     orders = []
     for epoch in range(7):
@@ -35,16 +35,17 @@ def test_each_row_of_each_packing_once_in_its_epochs(packings):
 def test_found_without_state():
     places = range(0, 4000, 97)
     once = [
-        epochs.endless(lambda number: range(SIZES[number]), 3, seed=3)(place) for place in places
+        epochs.endless_finder(lambda number: range(SIZES[number]), 3, seed=3)(place)
+        for place in places
     ]
-    find = epochs.endless(lambda number: range(SIZES[number]), 3, seed=3)
+    find = epochs.endless_finder(lambda number: range(SIZES[number]), 3, seed=3)
     assert [find(place) for place in reversed(places)] == once[::-1]
 
 
 @pytest.mark.parametrize("size", [7, epochs.SHORT])
 def test_the_order_is_grains(size):
     seed = 2**32 + 5
-    find = epochs.endless(lambda number: range(size), 1, seed)
+    find = epochs.endless_finder(lambda number: range(size), 1, seed)
     order = grain.MapDataset.range(size).seed(5).shuffle().repeat()
     places = (0, size - 1, size, 2 * size + 1)
     assert [find(place)[1] for place in places] == [order[place] for place in places]
@@ -52,7 +53,9 @@ def test_the_order_is_grains(size):
 
 def test_no_packing_is_asked_for_before_its_epoch():
     asked = []
-    find = epochs.endless(lambda number: asked.append(number) or range(SIZES[number]), 3, seed=3)
+    find = epochs.endless_finder(
+        lambda number: asked.append(number) or range(SIZES[number]), 3, seed=3
+    )
     find(24)
     assert set(asked) == {0}
     find(25)

@@ -102,7 +102,9 @@ def test_a_large_table_is_read_from_files_and_gives_the_same_examples(tmp_path, 
     for _ in range(2):
         fitted, mapped, told = opened(tmp_path, task, rows, skeleton=skeleton)
         assert fitted == due and told == said
-        assert labelled.fingerprint(fitted, mapped) == labelled.fingerprint(due, in_memory)
+        assert labelled.fingerprint_rows(fitted, mapped) == labelled.fingerprint_rows(
+            due, in_memory
+        )
         for split, records in mapped.items():
             same = in_memory[split]
             assert list(records.rows) == same.rows and records.sizes.tolist() == same.sizes.tolist()
@@ -158,7 +160,7 @@ def test_a_task_that_wants_all_rows_at_once_gets_them(tmp_path, monkeypatch):
     task = Counts(labels=("0", "1"))
     values = labelled.by_role(task, read, "")
     words = tokenizer.Bytes()
-    made = labelled.encode(
+    made = labelled.encode_rows(
         task, DataConfig(), read, values, words, "encoder", root=str(tmp_path / "cache")
     )
     assert made.column(1).tolist() == [40] * 40

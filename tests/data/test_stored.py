@@ -42,6 +42,6 @@ def test_long_rows_are_read_a_few_at_a_time(tmp_path, monkeypatch):
 def test_small_files_are_not_kept_open(tmp_path):
     for size, is_mapped in ((stored.IN_MEMORY, False), (stored.IN_MEMORY + 1, True)):
         np.arange(size, dtype=np.uint8).tofile(tmp_path / "values")
-        values = stored.mapped(tmp_path / "values", np.uint8)
+        values = stored.map_numbers(tmp_path / "values", np.uint8)
         assert len(values) == size and not values.flags.writeable
         assert isinstance(values.base, np.memmap) == is_mapped

@@ -150,7 +150,7 @@ def test_without_an_exchange_the_old_directory_is_found_again(tmp_path, monkeypa
     write(tmp_path / "a", "new")
     assert (tmp_path / "a/x").read_text() == "new" and names(tmp_path) == ["a"]
     (tmp_path / "a").rename(tmp_path / f".a.{'0' * 16}.old")
-    publish.recover(tmp_path / "a")
+    publish.recover_directory(tmp_path / "a")
     assert (tmp_path / "a/x").read_text() == "new" and names(tmp_path) == ["a"]
 
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.inference.settings import settings
+from flaxformer_lite.inference.settings import make_settings
 from flaxformer_lite.model_details import published_settings
 from tests.pretrained.fixtures import MANIFEST, ROOT
 
 
 @pytest.mark.parametrize("name", [name for name, row in MANIFEST.items() if row.get("generate")])
 def test_every_published_directory_gives_settings(name):
-    found = settings(max_new_tokens=5, **published_settings(ROOT / name))
+    found = make_settings(max_new_tokens=5, **published_settings(ROOT / name))
     assert found.pad_token_id == MANIFEST[name]["generate"]["greedy"]["pad_token_id"]
 
 
@@ -82,7 +82,7 @@ def test_a_damaged_file_is_named(tmp_path):
 
 
 def test_numbers_of_numpy_and_lists_are_read():
-    found = settings(
+    found = make_settings(
         max_new_tokens=np.int64(3),
         eos_token_id=np.int32(2),
         temperature=np.float32(0.5),
@@ -92,7 +92,7 @@ def test_numbers_of_numpy_and_lists_are_read():
         pad_token_id=None,
         top_p=None,
     )
-    assert found == settings(
+    assert found == make_settings(
         max_new_tokens=3,
         eos_token_id=2,
         temperature=0.5,
@@ -100,7 +100,7 @@ def test_numbers_of_numpy_and_lists_are_read():
         stop_strings=("end",),
         early_stopping=True,
     )
-    assert found.eos == (2,) and settings(max_new_tokens=1, eos_token_id=[3, 4]).eos == (3, 4)
+    assert found.eos == (2,) and make_settings(max_new_tokens=1, eos_token_id=[3, 4]).eos == (3, 4)
 
 
 @pytest.mark.parametrize(
@@ -130,11 +130,11 @@ def test_numbers_of_numpy_and_lists_are_read():
 )
 def test_values_of_another_kind(name, value, message):
     with pytest.raises(ConfigError, match=message):
-        settings(**{"max_new_tokens": 3, name: value})
+        make_settings(**{"max_new_tokens": 3, name: value})
 
 
 def test_do_sample_beside_a_temperature_says_nothing_new():
-    assert settings(max_new_tokens=3, do_sample=True, temperature=0.7) == settings(
+    assert make_settings(max_new_tokens=3, do_sample=True, temperature=0.7) == make_settings(
         max_new_tokens=3, temperature=0.7
     )
-    assert settings(max_new_tokens=3, do_sample=False) == settings(max_new_tokens=3)
+    assert make_settings(max_new_tokens=3, do_sample=False) == make_settings(max_new_tokens=3)

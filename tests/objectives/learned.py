@@ -71,7 +71,7 @@ def learn(folder, objective, rows, family="bert", **options):
     """Trains; returns the last evaluation's record, the baseline's value, and the run's workdir."""
     cfg = config(folder, objective, rows, family, **options)
     flaxformer_lite.run(cfg, folder / "run")
-    ready = setup.prepare(cfg)
+    ready = setup.prepare_experiment(cfg)
     records = [
         record
         for record in metrics.read(folder / "run" / "metrics.jsonl")

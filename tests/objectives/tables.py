@@ -12,7 +12,7 @@ from flaxformer_lite.config import (
     TokenizerConfig,
     TrainConfig,
 )
-from flaxformer_lite.data.labelled import encode
+from flaxformer_lite.data.encoded_rows import encode_rows
 from flaxformer_lite.data.table import Table
 from flaxformer_lite.text.tokenizer import Bytes
 
@@ -59,7 +59,7 @@ def records(task, rows, *, length=32, target_length=0, tokenizer=None):
     table = Table("rows.jsonl", tuple(rows[0]), rows, "")
     words = tokenizer or Bytes()
     cfg = DataConfig(length=length, target_length=target_length)
-    return encode(task, cfg, table, rows, words, task.skeletons[0])
+    return encode_rows(task, cfg, table, rows, words, task.skeletons[0])
 
 
 def stack(task, records, examples=None):

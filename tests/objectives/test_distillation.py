@@ -58,7 +58,7 @@ def test_a_stopped_run_ends_as_if_it_had_not_been_and_keeps_no_teacher(folder, t
 
 
 def test_the_teacher_is_that_of_the_directory_and_no_step_changes_it(folder, teacher):
-    experiment = setup.prepare(student(folder, teacher, {"init_from": ""}))
+    experiment = setup.prepare_experiment(student(folder, teacher, {"init_from": ""}))
     state = initial_state(experiment.program)
     wanted = flatten_dict(workdir.read_run(teacher).params, sep="/")
     jax.tree.map(
@@ -83,7 +83,7 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn_from_it(folder, teac
         folder, objective=Distillation(teacher=str(teacher)), train={"init_from": str(teacher)}
     )
     model = dataclasses.replace(cfg.model, dropout=0.0, vocab_size=384)
-    experiment = setup.prepare(dataclasses.replace(cfg, model=model))
+    experiment = setup.prepare_experiment(dataclasses.replace(cfg, model=model))
     state = initial_state(experiment.program, str(teacher))
     sums, _ = experiment.program.eval_step(state.params, next(iter(experiment.eval_batches())))
     total, weight = sums.metrics["divergence"]
@@ -96,7 +96,7 @@ def test_a_mesh_of_several_devices_computes_the_same(folder, teacher):
     cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, dropout=0.0))
     losses = []
     for mesh in (MeshConfig(data=1), MeshConfig(data=2, fsdp=2, tensor=2)):
-        experiment = setup.prepare(dataclasses.replace(cfg, mesh=mesh))
+        experiment = setup.prepare_experiment(dataclasses.replace(cfg, mesh=mesh))
         sums, _ = experiment.program.eval_step(
             initial_state(experiment.program).params, next(iter(experiment.eval_batches()))
         )
@@ -139,7 +139,7 @@ def test_what_does_not_fit_is_one_sentence(folder, teacher, tmp_path):
 
     def refused(message, **parts):
         with pytest.raises(ConfigError, match=message):
-            setup.prepare(dataclasses.replace(cfg, **parts))
+            setup.prepare_experiment(dataclasses.replace(cfg, **parts))
 
     refused("objective.teacher: empty; set it to a directory", objective=Distillation())
     refused(

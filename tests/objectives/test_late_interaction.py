@@ -93,7 +93,7 @@ def test_an_example_fills_the_query(tmp_path):
 def test_what_cannot_be_is_refused(tmp_path, fields, message):
     cfg = learned.config(tmp_path, LateInteraction(**fields), synonyms(20), length=6)
     with pytest.raises(ConfigError, match=message):
-        learned.setup.prepare(cfg)
+        learned.setup.prepare_experiment(cfg)
 
 
 def test_a_projection_is_not_dropped_without_a_word(tmp_path):
@@ -108,4 +108,4 @@ def test_queries_are_filled_only_where_there_is_a_mask_token(tmp_path, monkeypat
     monkeypatch.setattr(learned, "SPECIALS", learned.SPECIALS[:-1])
     cfg = learned.config(tmp_path, LateInteraction(query_length=6), synonyms(20), length=6)
     with pytest.raises(ConfigError, match=r"objective.expand=True: .*False"):
-        learned.setup.prepare(cfg)
+        learned.setup.prepare_experiment(cfg)

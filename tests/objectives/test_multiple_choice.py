@@ -169,7 +169,7 @@ def test_a_mesh_computes_the_same(tmp_path, mesh):
     losses = []
     for parts in (MeshConfig(data=1), MeshConfig(**{"data": 1, **mesh})):
         cfg = learned.config(tmp_path, MultipleChoice(), kinds(60), length=6, mesh=parts)
-        ready = setup.prepare(cfg)
+        ready = setup.prepare_experiment(cfg)
         state = initial_state.initial_state(ready.program)
         batch = next(ready.train_batches(0))
         for _ in range(2):
@@ -183,7 +183,7 @@ def test_context_must_divide_the_tokens_not_the_choices(tmp_path):
         tmp_path, MultipleChoice(), kinds(60), length=9, mesh=MeshConfig(data=1, context=2)
     )
     with pytest.raises(ConfigError, match=r"input_ids has 9 positions.*try data.length=10"):
-        setup.prepare(cfg)
+        setup.prepare_experiment(cfg)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_unusable_rows_are_refused_in_a_sentence(tmp_path, row, message):
     cfg = learned.config(tmp_path, MultipleChoice(), kinds(10))
     learned.write(tmp_path / "train.jsonl", [row])
     with pytest.raises(ConfigError, match=message):
-        setup.prepare(cfg)
+        setup.prepare_experiment(cfg)
 
 
 def test_more_choices_than_in_training_are_refused(tmp_path):

@@ -3,7 +3,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from flaxformer_lite.objectives.packing import LONG, PACKINGS, cut, share_rows, shift_of, windows
+from flaxformer_lite.objectives.packing import (
+    LONG,
+    PACKINGS,
+    cut_documents,
+    cut_windows,
+    share_rows,
+    shift_of,
+)
 
 
 def offsets_of(*lengths):
@@ -19,12 +26,12 @@ def rows(plan):
 
 
 def test_windows_by_hand():
-    plan = windows(offsets_of(3, 4, 1, 5), width=5, stride=4)
+    plan = cut_windows(offsets_of(3, 4, 1, 5), width=5, stride=4)
     assert rows(plan) == [[(0, 0, 3), (1, 3, 2)], [(1, 4, 3), (2, 7, 1), (3, 8, 1)], [(3, 8, 5)]]
 
 
 def test_shifted_windows_by_hand():
-    plan = windows(offsets_of(3, 4, 1, 5), width=5, stride=4, shift=0.5)
+    plan = cut_windows(offsets_of(3, 4, 1, 5), width=5, stride=4, shift=0.5)
     assert rows(plan) == [
         [(0, 0, 3)],
         [(0, 2, 1), (1, 3, 4)],
@@ -48,8 +55,8 @@ def test_every_token_is_once_a_label(seed, shift):
     offsets = offsets_of(*draw.integers(1, 30, 40))
     length = int(draw.integers(2, 20))
     labels = []
-    plan = windows(offsets, length + 1, length, shift)
-    assert 0 <= len(plan.first) - len(windows(offsets, length + 1, length).first) <= 1
+    plan = cut_windows(offsets, length + 1, length, shift)
+    assert 0 <= len(plan.first) - len(cut_windows(offsets, length + 1, length).first) <= 1
     full = np.add.reduceat(plan.length, plan.first[:-1]) == length + 1
     assert full[1:-1].all(), "padding in the first and last row only"
     for row in rows(plan):
@@ -68,7 +75,7 @@ def test_cut_keeps_every_token_but_end_of_text(seed, shift):
     draw = np.random.default_rng(seed)
     offsets = offsets_of(*draw.integers(1, 90, 40))
     capacity = int(draw.integers(4, 30))
-    plan = cut(offsets, capacity, 2, shift)
+    plan = cut_documents(offsets, capacity, 2, shift)
     kept = [token for row in rows(plan) for _, start, n in row for token in range(start, start + n)]
     expected = [t for a, b in pairwise(offsets) if b - a - 1 >= 2 for t in range(a, b - 1)]
     assert kept == expected
@@ -86,7 +93,7 @@ def test_cut_keeps_every_token_but_end_of_text(seed, shift):
 
 def test_the_cuts_of_a_long_document_move_freely():
     firsts = [
-        cut(offsets_of(LONG * 30 + 1), 30, 2, shift_of(epoch)).length[0]
+        cut_documents(offsets_of(LONG * 30 + 1), 30, 2, shift_of(epoch)).length[0]
         for epoch in range(1, PACKINGS)
     ]
     assert len(set(firsts)) > 12 and min(firsts) < 6 and max(firsts) > 26
@@ -94,11 +101,11 @@ def test_the_cuts_of_a_long_document_move_freely():
 
 def test_what_is_not_cut_does_not_move():
     offsets = offsets_of(9, 5, 3, 8, 2)
-    assert rows(cut(offsets, 8, 2, 0.4)) == rows(cut(offsets, 8, 2))
+    assert rows(cut_documents(offsets, 8, 2, 0.4)) == rows(cut_documents(offsets, 8, 2))
 
 
 def test_sharing_rows_by_hand():
-    plan = cut(offsets_of(5, 4, 3, 8, 2), 7, 1)
+    plan = cut_documents(offsets_of(5, 4, 3, 8, 2), 7, 1)
     assert plan.length.tolist() == [4, 3, 2, 7, 1]
     shared = share_rows(plan, plan.length[:, None].astype(np.int64), (8,))
     assert [[n for _, _, n in row] for row in rows(shared)] == [[4, 3], [2], [7, 1]]
@@ -109,7 +116,7 @@ def test_sharing_rows_by_hand():
 @pytest.mark.parametrize("seed", range(5))
 def test_shared_rows_fit_and_are_full(seed):
     draw = np.random.default_rng(seed)
-    plan = cut(offsets_of(*draw.integers(3, 25, 60)), 16, 2)
+    plan = cut_documents(offsets_of(*draw.integers(3, 25, 60)), 16, 2)
     costs = np.stack([plan.length + 2, plan.length // 4 + 2], axis=1).astype(np.int64)
     shared = share_rows(plan, costs, (20, 12))
     sums = np.add.reduceat(costs, shared.first[:-1])
@@ -120,6 +127,6 @@ def test_shared_rows_fit_and_are_full(seed):
 
 
 def test_a_piece_larger_than_a_row():
-    plan = cut(offsets_of(9), 8, 1)
+    plan = cut_documents(offsets_of(9), 8, 1)
     with pytest.raises(AssertionError, match="larger than a row"):
         share_rows(plan, plan.length[:, None].astype(np.int64), (7,))

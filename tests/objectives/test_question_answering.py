@@ -238,7 +238,7 @@ def test_unusable_rows_are_refused_in_a_sentence(tmp_path, rows, message):
     cfg = learned.config(tmp_path, QuestionAnswering(), [ROW] * 5)
     learned.write(tmp_path / "train.jsonl", rows)
     with pytest.raises(ConfigError, match=message):
-        learned.setup.prepare(cfg)
+        learned.setup.prepare_experiment(cfg)
 
 
 def test_a_row_without_room_is_refused(tmp_path):

@@ -92,4 +92,4 @@ def test_what_cannot_be_used_is_refused_in_a_sentence(tmp_path, row, message):
     cfg = learned.config(tmp_path, Reranking(), ROWS * 2)
     learned.write(tmp_path / "train.jsonl", [row])
     with pytest.raises(ConfigError, match=message):
-        setup.prepare(cfg)
+        setup.prepare_experiment(cfg)

@@ -2,14 +2,14 @@ import types
 
 import numpy as np
 
-from flaxformer_lite.objectives.rows import encoder_decoder, fill, next_tokens
+from flaxformer_lite.objectives.rows import encoder_decoder, fill_row, next_tokens
 
 A = np.array([5, 6, 7])
 B = np.array([8, 9])
 
 
 def test_fill():
-    ids, segments = fill([A, B], 7, pad=1)
+    ids, segments = fill_row([A, B], 7, pad=1)
     assert ids.tolist() == [5, 6, 7, 8, 9, 1, 1]
     assert segments.tolist() == [1, 1, 1, 2, 2, 0, 0]
 

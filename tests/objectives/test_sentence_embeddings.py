@@ -7,7 +7,7 @@ import pytest
 
 import flaxformer_lite
 from flaxformer_lite.config import ConfigError, MeshConfig
-from flaxformer_lite.nn.functions.pooling import shortened
+from flaxformer_lite.nn.functions.pooling import truncate_vectors
 from flaxformer_lite.objectives.tables.sentence_embeddings import SentenceEmbeddings, batch_logits
 from flaxformer_lite.runs.start import initial_state, setup
 from tests.objectives import learned
@@ -15,7 +15,9 @@ from tests.objectives import learned
 PAIRS = SentenceEmbeddings()
 SCORES = SentenceEmbeddings(kind="scores")
 ROW = {"anchor": "a b", "positive": "c", "negatives": ["d", "a b c"], "score": None}
-VECTORS = shortened(jnp.asarray(np.random.default_rng(0).normal(size=(5, 3, 8)), jnp.float32), 8)
+VECTORS = truncate_vectors(
+    jnp.asarray(np.random.default_rng(0).normal(size=(5, 3, 8)), jnp.float32), 8
+)
 GIVEN = jnp.asarray([0.5, 3.0, 3.0, 1.0, 0.0])
 
 
@@ -160,7 +162,7 @@ def test_negatives_are_of_the_whole_batch_on_a_mesh(tmp_path, mesh):
     losses = []
     for parts in (MeshConfig(data=1), MeshConfig(**{"data": 1, **mesh})):
         cfg = learned.config(tmp_path, PAIRS, synonyms(60), length=6, mesh=parts)
-        ready = setup.prepare(cfg)
+        ready = setup.prepare_experiment(cfg)
         state = initial_state.initial_state(ready.program)
         batch = next(ready.train_batches(0))
         losses.append(float(ready.program.eval_step(state.params, batch)[0].mean()))
@@ -218,4 +220,4 @@ def test_what_cannot_be_used_is_refused_in_a_sentence(tmp_path, task, row, messa
     cfg = learned.config(tmp_path, task, synonyms(10))
     learned.write(tmp_path / "train.jsonl", [row])
     with pytest.raises(ConfigError, match=message):
-        setup.prepare(cfg)
+        setup.prepare_experiment(cfg)

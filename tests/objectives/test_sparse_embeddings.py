@@ -63,7 +63,7 @@ def test_learns_weights_is_published_and_searches(tmp_path, capsys):
 def test_fields_that_sparse_vectors_lack_are_refused(tmp_path):
     cfg = learned.config(tmp_path, SparseEmbeddings(sizes=(8,)), synonyms(20), length=6)
     with pytest.raises(ConfigError, match="sparse_embeddings learns from pairs"):
-        learned.setup.prepare(cfg)
+        learned.setup.prepare_experiment(cfg)
 
 
 def test_the_strategy_is_that_of_a_sparse_model_alone():

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.nn.functions.losses import DeferredLogits
-from flaxformer_lite.objectives.sums import LossSums, ratio, token_loss, weight_sums
+from flaxformer_lite.objectives.sums import LossSums, divide_or_empty, token_loss, weight_sums
 from flaxformer_lite.objectives.text.causal_lm import CausalLm
 
 
@@ -26,7 +26,9 @@ def test_weights_are_the_floating_targets():
 
 
 def test_ratio_of_nothing():
-    np.testing.assert_array_equal(ratio(jnp.array([4.0, 0.0]), jnp.array([2.0, 0.0])), [2.0, 0.0])
+    np.testing.assert_array_equal(
+        divide_or_empty(jnp.array([4.0, 0.0]), jnp.array([2.0, 0.0])), [2.0, 0.0]
+    )
 
 
 def test_metrics_of_tokens_are_means_by_weight():

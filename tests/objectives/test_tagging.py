@@ -205,7 +205,7 @@ def test_unusable_rows_are_refused_in_a_sentence(tmp_path, rows, message):
     cfg = learned.config(tmp_path, Tagging(), [{"tokens": "a", "tags": "X"}] * 5)
     learned.write(tmp_path / "train.jsonl", rows)
     with pytest.raises(ConfigError, match=message):
-        learned.setup.prepare(cfg)
+        learned.setup.prepare_experiment(cfg)
 
 
 def test_a_held_out_tag_that_training_lacks_is_refused(tmp_path):
@@ -214,4 +214,4 @@ def test_a_held_out_tag_that_training_lacks_is_refused(tmp_path):
         ConfigError,
         match=r"eval.jsonl'?: row 1:.*no training.*'Z', only X, Y",
     ):
-        learned.setup.prepare(learned.config(tmp_path, Tagging(), rows))
+        learned.setup.prepare_experiment(learned.config(tmp_path, Tagging(), rows))

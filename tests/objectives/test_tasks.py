@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.config import DataConfig
-from flaxformer_lite.data.labelled import encode
+from flaxformer_lite.data.encoded_rows import encode_rows
 from flaxformer_lite.data.table import Table
 from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.registry import available, resolve, resolve_class
@@ -26,7 +26,7 @@ def task(request):
 @pytest.fixture
 def records(task):
     rows = [dict(row) for row in task.sample]
-    return encode(
+    return encode_rows(
         task,
         DataConfig(length=48),
         Table("the sample", (), rows, ""),
@@ -63,11 +63,11 @@ def test_roles_are_of_the_sample_and_what_is_predicted_may_be_missing(task):
     roles = {column.role for column in task.columns}
     assert roles == set(task.sample[0]) and len(task.columns) == len(roles)
     rows = [{**row, **{c.role: None for c in task.columns if c.predicted}} for row in task.sample]
-    new = encode(
+    new = encode_rows(
         task, DataConfig(length=48), Table("new", (), rows, ""), rows, Bytes(), task.skeletons[0]
     )
     example = task.make_example(new, 0, np.random.default_rng(0))
-    known = encode(
+    known = encode_rows(
         task,
         DataConfig(length=48),
         Table("known", (), rows, ""),

@@ -193,11 +193,11 @@ def test_rows_that_cannot_be_used(tmp_path, row, message):
 
 def test_a_score_whose_library_is_missing_is_left_out_and_said(tmp_path, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
-    scores.library.cache_clear()
+    scores.import_library.cache_clear()
     task = TextToText()
     assert task.shown[0].name == "nll" and task.written_rows == 0
     assert "sacrebleu is not installed: pip install 'flaxformer_lite[evaluate]'" in caplog.text
     assert task.scores({"written": np.asarray(["a"])}, np.zeros(0, int), None) == {}
     monkeypatch.undo()
-    scores.library.cache_clear()
+    scores.import_library.cache_clear()
     assert task.shown[0].name == "bleu" and task.written_rows == 32

@@ -25,7 +25,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.nn.adapters.dora import DoraConfig
 from flaxformer_lite.nn.adapters.ia3 import Ia3Config
 from flaxformer_lite.nn.adapters.vera import VeraConfig
-from flaxformer_lite.pretrained.adapter_layout import shortest
+from flaxformer_lite.pretrained.adapter_layout import shortest_endings
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from tests.marks import daily
 from tests.models.tiny import built, small
@@ -344,9 +344,9 @@ def test_a_copy_of_the_base_that_is_none_is_refused(tmp_path):
 
 
 def test_endings_that_tell_names_apart():
-    assert shortest(["a/q", "b/q"], ["a/q", "b/q", "a/k"], "/") == ["q"]
-    assert shortest(["a/q"], ["a/q", "b/q"], "/") == ["a/q"]
-    assert shortest(["q"], ["q", "b/q"], "/") == ["q"]
+    assert shortest_endings(["a/q", "b/q"], ["a/q", "b/q", "a/k"], "/") == ["q"]
+    assert shortest_endings(["a/q"], ["a/q", "b/q"], "/") == ["a/q"]
+    assert shortest_endings(["q"], ["q", "b/q"], "/") == ["q"]
 
 
 @pytest.fixture

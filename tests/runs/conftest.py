@@ -14,5 +14,5 @@ def prepared_once():
     """Lets runs of one config share their traced steps, as a step is traced anew at each start in
     tests/runs/test_loop.py."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "prepare", functools.cache(setup.prepare))
+        patch.setattr(runs, "prepare_experiment", functools.cache(setup.prepare_experiment))
         yield

@@ -16,7 +16,7 @@ from flaxformer_lite.models import llama
 from flaxformer_lite.runs.report import text
 from flaxformer_lite.runs.start.adopt import read_experiment
 from flaxformer_lite.runs.start.initial_state import initial_state
-from flaxformer_lite.runs.start.setup import prepare
+from flaxformer_lite.runs.start.setup import prepare_experiment
 from flaxformer_lite.storage import remote
 from flaxformer_lite.text.tokenizer import load
 from tests.cli import models
@@ -71,7 +71,7 @@ def test_a_run_begins_where_the_page_is_of_another_family(published, tmp_path):
         "data.eval_fraction": 0.1,
     }
     cfg = read_experiment(page(tmp_path, **small, **{"train.init_from": str(published)}))
-    experiment = prepare(dataclasses.replace(cfg, mesh=MeshConfig(data=1)))
+    experiment = prepare_experiment(dataclasses.replace(cfg, mesh=MeshConfig(data=1)))
     params = initial_state(experiment.program, cfg.train.init_from).params
     jax.tree.map(np.testing.assert_array_equal, params, load_pretrained(published)[1])
     rows = dict(text.banner(experiment, tmp_path / "run", 0))
@@ -95,7 +95,7 @@ def test_a_run_begins_with_weights_of_a_store(published, tmp_path, gcs, monkeypa
     shared = small | {"data.cache": f"{gcs.url}/cache", "train.init_from": url}
     cfg = read_experiment(page(tmp_path, **shared))
     assert cfg.data.tokenizer.path == url
-    experiment = prepare(dataclasses.replace(cfg, mesh=MeshConfig(data=1)))
+    experiment = prepare_experiment(dataclasses.replace(cfg, mesh=MeshConfig(data=1)))
     params = initial_state(experiment.program, cfg.train.init_from).params
     jax.tree.map(np.testing.assert_array_equal, params, load_pretrained(published)[1])
     rows = dict(text.banner(experiment, tmp_path / "run", 0))
@@ -200,7 +200,7 @@ def test_a_run_goes_on_without_the_directory_that_it_began_with(tmp_path):
     adopted = read_experiment(config, second)
     due = dataclasses.replace(cfg.model, vocab_size=adopted.model.vocab_size)
     assert adopted.model == due and adopted.data.tokenizer.path == str(first / "tokenizer")
-    begun = initial_state(prepare(adopted).program, adopted.train.init_from)
+    begun = initial_state(prepare_experiment(adopted).program, adopted.train.init_from)
     jax.tree.map(
         np.testing.assert_array_equal,
         jax.device_get(begun.params),

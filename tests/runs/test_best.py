@@ -127,7 +127,7 @@ def test_what_is_loaded_has_the_recorded_value(cfg, finished, tmp_path, caplog):
     run = shutil.copytree(finished[0], tmp_path / "run")
     (best,) = steps_in(run / "best")
     newest = max(steps_in(run / "checkpoints"))
-    experiment = setup.prepare(cfg)
+    experiment = setup.prepare_experiment(cfg)
 
     def value():
         params = jax.device_put(load_pretrained(run)[1])

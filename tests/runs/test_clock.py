@@ -36,11 +36,11 @@ def test_each_moment_counts_for_the_innermost_part(monkeypatch):
         "devices": 0,
     }
     assert (
-        clock.words(one.seconds)
+        clock.describe_time(one.seconds)
         == "1:40: 82% in steps, 7% compiling, 3% evaluating, 3% saving, 5% starting"
     )
     assert clock.goodput(one.seconds) == 0.82 and clock.goodput({}) == 0.0
 
 
 def test_work_of_the_host_and_of_devices_are_one_part():
-    assert clock.parts({"steps": 1.0, "devices": 2.0, "other": 0.0}) == {"steps": 3.0}
+    assert clock.merge_parts({"steps": 1.0, "devices": 2.0, "other": 0.0}) == {"steps": 3.0}

@@ -9,7 +9,7 @@ from flaxformer_lite.cli import command_line
 from flaxformer_lite.config import ConfigError, TrainConfig
 from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.runs.start.adopt import read_experiment
-from flaxformer_lite.runs.start.setup import prepare
+from flaxformer_lite.runs.start.setup import prepare_experiment
 from flaxformer_lite.training.program import with_steps
 from tests.training import tiny_runs
 
@@ -47,7 +47,7 @@ def test_a_run_of_epochs_evaluates_and_saves_after_each_and_resumes(tmp_path, ca
     cfg = tiny_runs.config(tmp_path, train=own)
     lines = (tmp_path / "text.jsonl").read_text().splitlines()
     (tmp_path / "text.jsonl").write_text("\n".join(lines[:12]))
-    examples = prepare(cfg).train_data.num_examples
+    examples = prepare_experiment(cfg).train_data.num_examples
     assert 80 < examples < 120, "2 steps and a fraction in an epoch"
     flaxformer_lite.run(cfg, tmp_path / "run")
     assert f"4 steps ({160 / examples:.2f} epochs)" in capsys.readouterr().out

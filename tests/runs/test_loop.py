@@ -14,7 +14,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 import flaxformer_lite
-from flaxformer_lite.checkpoints.digest import describe
+from flaxformer_lite.checkpoints.digest import describe_leaves
 from flaxformer_lite.checkpoints.manager import CheckpointError, Checkpoints
 from flaxformer_lite.checkpoints.workdir import read_run
 from flaxformer_lite.config import ConfigError, MeshConfig, OptimizerConfig, to_config_dict
@@ -88,14 +88,14 @@ def traced_once(monkeypatch, programs):
         key = dataclasses.replace(
             cfg, train=dataclasses.replace(cfg.train, steps=1, checkpoint_every=1)
         )
-        programs.setdefault(key, setup.prepare(cfg))
+        programs.setdefault(key, setup.prepare_experiment(cfg))
         program = programs[key].program
         program = dataclasses.replace(
             program, cfg=dataclasses.replace(program.cfg, train=cfg.train)
         )
         return dataclasses.replace(programs[key], program=program)
 
-    monkeypatch.setattr(runs, "prepare", prepare)
+    monkeypatch.setattr(runs, "prepare_experiment", prepare)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -119,7 +119,7 @@ def test_a_run_learns_and_leaves_its_files(cfg, tmp_path, capsys, monkeypatch, t
     cfg = tiny_runs.steps(cfg, 30, eval_every=15, checkpoint_every=30, sample_tokens=9)
     flaxformer_lite.run(cfg, tmp_path)
     said = capsys.readouterr().out
-    flops = runs.prepare(cfg).program.flops_per_step
+    flops = runs.prepare_experiment(cfg).program.flops_per_step
     matrices = (384 + 4 * 16 + 2 * 32) * 16  # of the vocabulary, the attention and the MLP
     assert flops == 6 * 8 * 32 * matrices + 12 * 8 * 32 * 32 * 16
     for word in (
@@ -202,7 +202,7 @@ def test_what_schedule_free_averages_is_evaluated_and_read(cfg, tmp_path):
     chosen = OptimizerConfig(name="schedule_free", learning_rate=1e-2, schedule="constant")
     cfg = dataclasses.replace(cfg, optimizer=chosen)
     flaxformer_lite.run(tiny_runs.steps(cfg, 2), tmp_path)
-    read = describe({"params": read_run(tmp_path).params})
+    read = describe_leaves({"params": read_run(tmp_path).params})
     stored = leaves_of(tmp_path, 2)
     path = "decoder/layer_0/mlp/up/kernel"
     assert read[f"params/{path}"][-1] == stored[f"opt_state/ema/{path}"] != stored[f"params/{path}"]
@@ -262,7 +262,7 @@ def test_nan_stops_at_its_step_and_keeps_the_last_good_checkpoint(
     cfg, tmp_path, monkeypatch, traced_once
 ):
     cfg = tiny_runs.steps(cfg, 20, checkpoint_every=3)
-    real = runs.prepare
+    real = runs.prepare_experiment
 
     def poisoned(cfg):
         experiment = real(cfg)
@@ -275,7 +275,7 @@ def test_nan_stops_at_its_step_and_keeps_the_last_good_checkpoint(
         program = dataclasses.replace(experiment.program, train_step=jax.jit(step))
         return dataclasses.replace(experiment, program=program)
 
-    monkeypatch.setattr(runs, "prepare", poisoned)
+    monkeypatch.setattr(runs, "prepare_experiment", poisoned)
     expected = (
         r"not finite at step 5: loss nan, gradient norm \d.*, parameter norm \d.*last good"
         r" checkpoint is step 3"
@@ -292,7 +292,7 @@ def test_a_report_and_samples_that_cannot_be_written_are_one_notice_each(
     def sample(*args, **options):
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(evaluation, "sample", sample)
+    monkeypatch.setattr(evaluation, "sample_text", sample)
     (tmp_path / "report.html").mkdir()
     flaxformer_lite.run(tiny_runs.steps(cfg, 8, sample_tokens=5), tmp_path)
     said = capsys.readouterr().out

@@ -1,6 +1,6 @@
 import json
 
-from flaxformer_lite.runs.report.metrics import Recorder, read, seconds
+from flaxformer_lite.runs.report.metrics import Recorder, read, sum_seconds
 
 
 def test_recorder_rewinds_to_the_restored_step(tmp_path):
@@ -26,8 +26,8 @@ def test_seconds_of_earlier_starts_are_summed_and_those_of_repeated_steps_are_ap
     assert Recorder(tmp_path, 30, writes=False).dropped == []
     again = Recorder(tmp_path, 10)
     assert (
-        seconds(again.history) == {"steps": 2.0, "data": 0.5}
-        and seconds(again.dropped).total() == 5.0
+        sum_seconds(again.history) == {"steps": 2.0, "data": 0.5}
+        and sum_seconds(again.dropped).total() == 5.0
     )
 
 

@@ -16,7 +16,7 @@ from flaxformer_lite.config import ConfigError, MeshConfig
 from flaxformer_lite.config.mixture import SourceConfig
 from flaxformer_lite.data import dummy
 from flaxformer_lite.runs import batch_history
-from flaxformer_lite.runs.report.meter import means
+from flaxformer_lite.runs.report.meter import average_metrics
 from flaxformer_lite.runs.report.metrics import read
 from flaxformer_lite.runs.start import setup
 from flaxformer_lite.training import program
@@ -50,7 +50,7 @@ def mixed(tmp_path_factory):
 
 
 def metrics_of_a_step(cfg):
-    experiment = setup.prepare(cfg)
+    experiment = setup.prepare_experiment(cfg)
     (batch,) = itertools.islice(experiment.train_batches(0), 1)
     state = tiny_runs.any_state(experiment.program)
     params = jax.device_get(state.params)
@@ -106,7 +106,7 @@ def test_a_step_without_rows_of_a_source_does_not_count_for_its_mean():
     steps = [
         {"loss": 1.0, "loss/web": value, "loss/code": math.nan} for value in (math.nan, 2.0, 4.0)
     ]
-    assert means(steps) == {"loss": 1.0, "loss/web": 3.0}
+    assert average_metrics(steps) == {"loss": 1.0, "loss/web": 3.0}
 
 
 def test_one_source_adds_nothing_to_the_step(mixed):
@@ -141,7 +141,7 @@ def test_a_run_that_reads_all_of_its_sources_ends_with_the_last_whole_batch(mixe
     once = {
         name: dataclasses.replace(source, epochs=1) for name, source in cfg.data.mixture.items()
     }
-    experiment = setup.prepare(
+    experiment = setup.prepare_experiment(
         dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, mixture=once))
     )
     data = experiment.train_data
@@ -149,7 +149,7 @@ def test_a_run_that_reads_all_of_its_sources_ends_with_the_last_whole_batch(mixe
     assert data.num_examples % 7 and steps == data.num_examples // 7 == sum(
         1 for _ in data.batches(batch_size=7)
     )
-    assert setup.prepare(experiment.cfg).cfg == experiment.cfg, "as it is replayed"
+    assert setup.prepare_experiment(experiment.cfg).cfg == experiment.cfg, "as it is replayed"
 
 
 def test_a_run_reports_each_source_and_its_past_is_known(mixed, tmp_path, capsys):

@@ -14,7 +14,7 @@ import flaxformer_lite
 from flaxformer_lite import sharding
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import DataConfig, MeshConfig, fingerprint
-from flaxformer_lite.data.labelled import encode
+from flaxformer_lite.data.encoded_rows import encode_rows
 from flaxformer_lite.data.padding import Packer, Shape
 from flaxformer_lite.data.table import Table
 from flaxformer_lite.models import build_model
@@ -46,7 +46,7 @@ def test_every_task_that_counts_tokens_has_the_same_loss_and_gradient_packed(nam
     task = task.fit(rows, {})
     cfg = DataConfig(length=LENGTH)
     table = Table("the sample", (), rows, "")
-    records = encode(task, cfg, table, rows, Bytes(), task.skeletons[0])
+    records = encode_rows(task, cfg, table, rows, Bytes(), task.skeletons[0])
     sizes_NC = np.asarray([task.token_counts(feature) for feature in records.features])
     if not sizes_NC.size:
         # decoders that write, and a softmax over padding too
@@ -89,7 +89,7 @@ def experiment(folder, dropout=0.0, mesh=None, family="bert", **train):
 
 
 def first_step(cfg):
-    run = setup.prepare(cfg)
+    run = setup.prepare_experiment(cfg)
     batch = next(run.train_batches(0))
     columns = batch["inputs"]["input_ids"].shape[1]
     assert ("packing" in batch["inputs"] or columns < LENGTH) == cfg.train.packing
@@ -198,7 +198,7 @@ def test_a_run_begun_before_there_was_packing_is_repeated_padded(finished, tmp_p
 
 
 def described(cfg):
-    return dict(setup.prepare(cfg).about_data)
+    return dict(setup.prepare_experiment(cfg).about_data)
 
 
 def test_a_run_says_what_is_packed_or_which_length_would_do(tmp_path):

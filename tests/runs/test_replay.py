@@ -17,7 +17,7 @@ import pytest
 import flaxformer_lite
 from flaxformer_lite import __main__ as door
 from flaxformer_lite.checkpoints import workdir
-from flaxformer_lite.checkpoints.digest import describe
+from flaxformer_lite.checkpoints.digest import describe_leaves
 from flaxformer_lite.checkpoints.record import read_record
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.mixture import SourceConfig
@@ -33,7 +33,7 @@ from tests.runs import poison
 def traced_once():
     """Traces the steps of a run for the run and once more for all that is run again."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replay, "prepare", functools.cache(replay.prepare))
+        patch.setattr(replay, "prepare_experiment", functools.cache(replay.prepare_experiment))
         yield
 
 
@@ -259,7 +259,7 @@ def test_without_the_nearest_checkpoint_an_earlier_state_leads_to_the_same(run, 
         path.write_bytes(bytes(len(path.read_bytes())))
     point = replay.before_step(tmp_path / "run", 9, allow_plugins=True)
     assert point.start == 0 and "checkpoint of step 8 cannot be read" in point.notices[0]
-    assert describe(point.state) == read_record(run / "checkpoints" / "8")["leaves"]
+    assert describe_leaves(point.state) == read_record(run / "checkpoints" / "8")["leaves"]
     assert replay.compare(run, point.values) == {3: 0.0, 6: 0.0}
     other = {
         step: {**values, "loss": values["loss"] * 1.001} for step, values in point.values.items()

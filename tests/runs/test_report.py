@@ -168,7 +168,9 @@ def test_the_banner_says_what_was_read_and_held_out(tmp_path):
         (tmp_path / "texts" / name).write_text(f"some words of {name}\n" * 200)
     data = dataclasses.replace(cfg.data, path=str(tmp_path / "texts"))
     rows = dict(
-        text.banner(setup.prepare(dataclasses.replace(cfg, data=data)), tmp_path / "run", 0)
+        text.banner(
+            setup.prepare_experiment(dataclasses.replace(cfg, data=data)), tmp_path / "run", 0
+        )
     )
     assert rows["data"].endswith("texts: 3 files (2 .txt, 1 .md), 11.8 kB; 334 examples")
     assert rows["held out"] == "36 examples, of 3 documents: 9.5% of the tokens"

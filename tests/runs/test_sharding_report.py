@@ -69,7 +69,7 @@ def test_bytes_are_those_of_the_arrays(built):
             for part in leaf.addressable_shards
             if part.device == first
         ]
-        return sharding_report.size(sum(part.data.nbytes for part in parts))
+        return sharding_report.format_bytes(sum(part.data.nbytes for part in parts))
 
     said = dict(sharding_report.sharding_report(one))["a device"]
     assert (
@@ -96,4 +96,4 @@ def test_what_is_whole_and_why(table):
     ("count", "text"), [(0, "0 B"), (999, "999 B"), (1234567, "1.23 MB"), (5 * 10**13, "5e+04 GB")]
 )
 def test_sizes(count, text):
-    assert sharding_report.size(count) == text
+    assert sharding_report.format_bytes(count) == text

@@ -131,7 +131,7 @@ def notebook(monkeypatch):
 def test_a_notebook_has_one_output_and_a_line_that_is_written_over(notebook, capsys):
     live = Terminal(100, (LOSS, ACCURACY))
     live.rows("flaxformer_lite", [("model", "gpt2")])
-    with live.training(0), progress.counting("rows", 10) as advance:
+    with live.training(0), progress.count_progress("rows", 10) as advance:
         advance(10)
         for step in (20, 40):
             live.advance(step)

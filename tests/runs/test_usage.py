@@ -2,11 +2,11 @@
 
 import types
 
-from flaxformer_lite.runs.report.usage import memory, peak, usage
+from flaxformer_lite.runs.report.usage import memory, peak, usage_rows
 
 
 def test_the_memory_of_devices_is_named_where_they_tell(monkeypatch):
-    assert "memory of a device" not in dict(usage([])) and peak()[1].endswith(
+    assert "memory of a device" not in dict(usage_rows([])) and peak()[1].endswith(
         "B of the process at most"
     )
     assert memory().keys() == {"peak_process_bytes"} and memory()["peak_process_bytes"] > 50_000_000
@@ -15,7 +15,7 @@ def test_the_memory_of_devices_is_named_where_they_tell(monkeypatch):
         for used in (10**9, 2 * 10**9)
     ]
     monkeypatch.setattr("jax.local_devices", lambda: devices)
-    rows = dict(usage([{"step": 1, "split": "train", "loss": 1.0, "mfu": 0.5}]))
+    rows = dict(usage_rows([{"step": 1, "split": "train", "loss": 1.0, "mfu": 0.5}]))
     assert (
         rows["memory of a device"] == "2 GB at most"
         and rows["share of the peak"] == "50.0% in the median, 50.0% at best"

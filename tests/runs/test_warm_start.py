@@ -10,7 +10,7 @@ from flaxformer_lite import build_model, load_pretrained, save_pretrained, unsta
 from flaxformer_lite.config import ConfigError, MeshConfig
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 from flaxformer_lite.runs.start.initial_state import initial_state
-from flaxformer_lite.runs.start.setup import prepare
+from flaxformer_lite.runs.start.setup import prepare_experiment
 from tests.marks import daily
 from tests.training import tiny_runs
 
@@ -22,7 +22,7 @@ def run(request, tmp_path_factory):
     """A config, and a directory of weights that fit it."""
     folder = tmp_path_factory.mktemp(request.param)
     cfg = tiny_runs.config(folder, request.param)
-    built = prepare(cfg).program
+    built = prepare_experiment(cfg).program
     draw = np.random.default_rng(0)
     params = jax.tree.map(lambda x: draw.standard_normal(x.shape, x.dtype), built.target.params)
     save_pretrained(folder / "published", built.model, params)
@@ -42,7 +42,7 @@ def run(request, tmp_path_factory):
     ids=["one", "split"],
 )
 def test_a_run_begins_with_the_weights_of_its_directory(run, mesh, scan):
-    experiment = prepare(
+    experiment = prepare_experiment(
         dataclasses.replace(run, mesh=mesh, model=dataclasses.replace(run.model, scan=scan))
     )
     state = initial_state(experiment.program, run.train.init_from)
@@ -67,14 +67,14 @@ def test_a_run_begins_with_the_weights_of_its_directory(run, mesh, scan):
 def test_experts_begin_as_copies_of_the_dense_layer(tmp_path, mesh, scan):
     """Upcycling: at first the model computes what the dense one does."""
     dense = tiny_runs.config(tmp_path, "gpt2")
-    built = prepare(dense).program
+    built = prepare_experiment(dense).program
     draw = np.random.default_rng(0)
     params = jax.tree.map(lambda x: draw.normal(0, 0.3, x.shape), built.target.params)
     params = jax.tree.map(lambda x: x.astype("float32"), params)
     save_pretrained(tmp_path / "published", built.model, params)
     train = dataclasses.replace(dense.train, init_from=str(tmp_path / "published"))
     moe = dataclasses.replace(dense.model, feed_forward=MoeConfig(num_experts=4), scan=scan)
-    experiment = prepare(dataclasses.replace(dense, train=train, model=moe, mesh=mesh))
+    experiment = prepare_experiment(dataclasses.replace(dense, train=train, model=moe, mesh=mesh))
     state = initial_state(experiment.program, train.init_from)
     ids = np.arange(16, dtype=np.int32).reshape(2, 8)
     due = jax.jit(built.model.apply)({"params": params}, ids).logits
@@ -86,7 +86,9 @@ def test_experts_begin_as_copies_of_the_dense_layer(tmp_path, mesh, scan):
 def test_weights_of_another_model_are_refused_with_all_that_differs(run):
     sizes = {"d_model": 32, "norm_eps": 1e-3, "vocab_size": 512}
     sizes |= {"max_length": 64} if run.model.has_position_table else {}
-    other = prepare(dataclasses.replace(run, model=dataclasses.replace(run.model, **sizes)))
+    other = prepare_experiment(
+        dataclasses.replace(run, model=dataclasses.replace(run.model, **sizes))
+    )
     with pytest.raises(
         ConfigError, match=r"train.init_from=.*its vocab_size is \d+, the config's 512"
     ) as caught:
@@ -102,4 +104,4 @@ def test_weights_of_another_model_are_refused_with_all_that_differs(run):
 def test_no_weights(run, tmp_path):
     other = dataclasses.replace(run, train=dataclasses.replace(run.train, init_from=str(tmp_path)))
     with pytest.raises(ConfigError, match=r"train.init_from: .*no config.json"):
-        initial_state(prepare(other).program, other.train.init_from)
+        initial_state(prepare_experiment(other).program, other.train.init_from)

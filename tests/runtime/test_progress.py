@@ -6,7 +6,7 @@ from flaxformer_lite.runtime import progress
 
 
 def test_one_line_where_there_is_no_terminal(capsys):
-    with progress.reading("tokenizing", 12_300_000) as advance:
+    with progress.read_progress("tokenizing", 12_300_000) as advance:
         advance(100)
     out = capsys.readouterr()
     assert (out.out, out.err) == ("", "tokenizing: 12.3 MB\n")
@@ -19,7 +19,7 @@ def test_one_line_where_there_is_no_terminal(capsys):
 def test_a_line_a_minute_where_there_is_no_terminal(capsys, monkeypatch):
     now = iter([0.0, 30, 61, 90, 125])
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
-    with progress.reading("tokenizing", 1_000_000_000) as advance:
+    with progress.read_progress("tokenizing", 1_000_000_000) as advance:
         for _ in range(4):
             advance(61_000_000)
     assert capsys.readouterr().err.splitlines() == [
@@ -34,7 +34,7 @@ def test_a_bar_and_a_spinner_on_a_terminal(monkeypatch):
     monkeypatch.setattr(
         progress, "Console", lambda **_: Console(file=screen, force_terminal=True, width=80)
     )
-    with progress.reading("tokenizing", 1000) as advance:
+    with progress.read_progress("tokenizing", 1000) as advance:
         advance(1000)
     with progress.working("extracting"):
         pass

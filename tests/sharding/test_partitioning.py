@@ -169,10 +169,10 @@ def test_rules_are_strict(rules, message):
 def test_what_every_device_holds_whole_is_named_with_its_rule():
     rules = ((r"up/kernel$", ("fsdp", None)), (r"kernel$", ()))
     leaves = spec(up=(4, 6), down=(4, 6), small=(2, 2))
-    found = sharding.replicated(leaves, rules, mesh_of(2, 2, 1), at_least=96)
+    found = sharding.list_replicated(leaves, rules, mesh_of(2, 2, 1), at_least=96)
     assert found == [("down/kernel", 96, "kernel$")]
     # nothing is split, by design
-    assert not sharding.replicated(leaves, rules, mesh_of(8, 1, 1), at_least=96)
+    assert not sharding.list_replicated(leaves, rules, mesh_of(8, 1, 1), at_least=96)
 
 
 def test_weights_are_split_over_data_too_where_it_divides():

@@ -75,7 +75,7 @@ def test_the_same_accumulated_scanned_and_sharded(tmp_path, base):
 
 def check_adapted(base, new, records):
     old = workdir.read_run(base)
-    held_out = setup.prepare(workdir.read_config(base))
+    held_out = setup.prepare_experiment(workdir.read_config(base))
     batches = held_out.eval_batches(), held_out.eval_data
     eval_step = held_out.program.eval_step
     before = evaluate(held_out.cfg.objective, eval_step, old.params, *batches)[0]
@@ -100,7 +100,7 @@ def check_adapted(base, new, records):
 def test_dora_starts_from_the_weights_that_were_read(tmp_path, base, changes):
     dora = {"model.adapter.name": "dora", "model.adapter.targets": "('query','out','up','down')"}
     cfg = experiment(tmp_path, base, dora, **changes)
-    program = setup.prepare(cfg).program
+    program = setup.prepare_experiment(cfg).program
     state = initial_state(program, cfg.train.init_from)
     ids = jax.numpy.arange(8)[None] + 70
     old = workdir.read_run(base)
@@ -159,7 +159,7 @@ def test_a_run_converts_to_merged_weights_and_to_an_adapter_of_its_base(adapted,
 
 
 def test_frozen_weights_take_no_optimizer_state(tmp_path, base):
-    program = setup.prepare(experiment(tmp_path, base)).program
+    program = setup.prepare_experiment(experiment(tmp_path, base)).program
     flat = flatten_dict(program.target.params, sep="/")
     adapter = sum(leaf.size * 4 for path, leaf in flat.items() if "/lora_" in path)
     held = sum(
@@ -187,7 +187,9 @@ def test_a_stopped_run_continues_bit_for_bit(tmp_path, base):
 
 
 def test_dropout_of_the_adapter_alone_is_drawn(tmp_path, base):
-    program = setup.prepare(experiment(tmp_path, base, **{"model.adapter.dropout": 0.5})).program
+    program = setup.prepare_experiment(
+        experiment(tmp_path, base, **{"model.adapter.dropout": 0.5})
+    ).program
     assert not program.cfg.model.dropout
     assert "random_bits" in str(program.train_step.trace(program.target, program.batch).jaxpr)
 
@@ -196,7 +198,9 @@ def test_a_pattern_that_matches_nothing_is_refused_with_the_names_that_exist(tmp
     with pytest.raises(
         ConfigError, match=r"adapter.targets='valeu': .*down, key, out, query, up, value"
     ):
-        setup.prepare(experiment(tmp_path, base, **{"model.adapter.targets": "('query','valeu')"}))
+        setup.prepare_experiment(
+            experiment(tmp_path, base, **{"model.adapter.targets": "('query','valeu')"})
+        )
 
 
 @pytest.mark.nightly
@@ -213,10 +217,10 @@ def test_a_new_part_of_a_head_that_would_be_frozen_is_refused(tmp_path):
         ConfigError,
         match=r"has no pooler/dense/bias, .*would be frozen; let model.adapter.trained match it",
     ):
-        initial_state(setup.prepare(cfg).program, str(body))
+        initial_state(setup.prepare_experiment(cfg).program, str(body))
     cfg = task(tmp_path, **page, **{"model.adapter.trained": "('^classifier/','^pooler/')"})
     assert (
-        initial_state(setup.prepare(cfg).program, str(body))
+        initial_state(setup.prepare_experiment(cfg).program, str(body))
         .params["pooler"]["dense"]["kernel"]
         .any()
     )
@@ -229,7 +233,7 @@ def task(folder, page, **changes):
 
 
 def test_the_head_of_a_classifier_is_trained_whole(tmp_path):
-    program = setup.prepare(
+    program = setup.prepare_experiment(
         task(tmp_path, "classify", **{"data.path": labelled(tmp_path), "data.length": 16})
     ).program
     moments = flatten_dict(
@@ -262,9 +266,9 @@ def test_an_adapter_over_an_adapter_is_refused(tmp_path, base):
         with pytest.raises(
             ConfigError, match=rf"was trained with an adapter, and this run has {said}; merge it"
         ):
-            initial_state(setup.prepare(cfg).program, cfg.train.init_from)
+            initial_state(setup.prepare_experiment(cfg).program, cfg.train.init_from)
     cfg = experiment(tmp_path, base, **again)
-    state = initial_state(setup.prepare(cfg).program, cfg.train.init_from)
+    state = initial_state(setup.prepare_experiment(cfg).program, cfg.train.init_from)
     jax.tree.map(
         np.testing.assert_array_equal,
         jax.device_get(state.params),
@@ -322,7 +326,7 @@ def test_a_run_over_few_bits_continues_bit_for_bit(tmp_path, base, split):
 )
 def test_what_few_bits_cannot_hold_is_refused(tmp_path, base, changes, said):
     with pytest.raises(ConfigError, match=said):
-        setup.prepare(experiment(tmp_path, base, QLORA | changes))
+        setup.prepare_experiment(experiment(tmp_path, base, QLORA | changes))
 
 
 def test_few_bits_without_an_adapter_are_refused(tmp_path, base):

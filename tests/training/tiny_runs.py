@@ -101,7 +101,7 @@ def any_state(program):
 
 def untrained(cfg, folder):
     """Writes the workdir of a run that took no step, with noise for parameters; traces none."""
-    experiment = setup.prepare(cfg)
+    experiment = setup.prepare_experiment(cfg)
     cfg = experiment.cfg
     saved = experiment.program.saved(any_state(experiment.program))
     with Checkpoints(folder / "checkpoints", keep=1) as checkpoints:

@@ -126,13 +126,13 @@ def _run(base: Path, folder: Path, change: Callable[[Path], None], label: str) -
     own = published.copied(base, folder)
     change(own)
     from flaxformer_lite.cli.open_model import open_model
-    from flaxformer_lite.inference.settings import settings
+    from flaxformer_lite.inference.settings import make_settings
     from flaxformer_lite.model_details import load_labels, published_settings
 
     opened = open_model(str(own))
     ids = opened.tokenizer(published.TEXT)["input_ids"]
     load_labels(own)
-    settings(**{"max_new_tokens": 2} | published_settings(own))
+    make_settings(**{"max_new_tokens": 2} | published_settings(own))
     if ids.shape[1] < 2:
         raise NotClear(f"a text of {len(published.TEXT)} characters becomes {ids.shape[1]} token")
 

@@ -47,11 +47,11 @@ def check(argv: list[str], workdir: Path | None = None):
     from flaxformer_lite.cli import command_line
     from flaxformer_lite.config import ConfigError
     from flaxformer_lite.runs.start.adopt import read_experiment
-    from flaxformer_lite.runs.start.setup import prepare
+    from flaxformer_lite.runs.start.setup import prepare_experiment
     from flaxformer_lite.runtime import invocation
 
     try:
-        return prepare(
+        return prepare_experiment(
             read_experiment(command_line.config(argv), workdir, invocation.fields_given(argv))
         )
     except (ConfigError, OSError) as error:

@@ -145,8 +145,8 @@ def _run(folder: Path, number: int, suffix: str, content: bytes) -> None:
 
 def _check_terminal(data) -> None:
     """Raises NotClear if what a run says of its data would reach a terminal unescaped."""
-    from flaxformer_lite.files.read import printable
+    from flaxformer_lite.files.read import escape_controls
 
     for _, words in data.described:
-        if UNREADABLE.search(printable(words).replace("\n", " ")):
+        if UNREADABLE.search(escape_controls(words).replace("\n", " ")):
             raise NotClear(f"prints control characters: {words[:80]!r}")

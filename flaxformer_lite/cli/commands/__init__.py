@@ -9,13 +9,13 @@ import argparse
 
 from flaxformer_lite import registry
 from flaxformer_lite.cli.commands import models, texts, training
-from flaxformer_lite.cli.commands.declare import Command, command
+from flaxformer_lite.cli.commands.declare import Command, declare_command
 from flaxformer_lite.runtime import invocation
 
 CONFIG_HELP = "a page (gpt2_tiny, gpt2_tiny:rope) or your own file; add --help to list its fields"
 
 
-@command(
+@declare_command(
     "print a shell completion script",
     'eval "$(flaxformer_lite completion bash)"',
 )

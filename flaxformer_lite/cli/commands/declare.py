@@ -28,7 +28,7 @@ class Command(NamedTuple):
     runs: str
 
 
-def command(
+def declare_command(
     summary: str,
     *examples: str,
     takes_config: bool = False,

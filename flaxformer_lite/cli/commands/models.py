@@ -6,12 +6,12 @@ from flaxformer_lite.cli import command_line
 from flaxformer_lite.cli.commands.declare import (
     add_prompts,
     add_task,
-    command,
+    declare_command,
 )
 from flaxformer_lite.config.choices import DTYPES
 
 
-@command(
+@declare_command(
     "measure a model on held-out data",
     "--model runs/spam --data test.csv",
     "--model path/to/sst2 --data dev.tsv --columns text=sentence --json",
@@ -39,7 +39,7 @@ def evaluate(parser: argparse.ArgumentParser) -> None:
     add_prompts(parser)
 
 
-@command(
+@declare_command(
     "predict labels, spans or texts for the rows of a table",
     "--model runs/spam --data new.csv --output predictions.csv",
     "--model path/to/sst2 --data new.jsonl",
@@ -53,7 +53,7 @@ def predict(parser: argparse.ArgumentParser) -> None:
     add_task(parser, "file to write: .csv, .tsv or .jsonl (default: csv on stdout)")
 
 
-@command(
+@declare_command(
     "write any checkpoint as published weights",
     "runs/gpt2 published/gpt2",
     "old/flax_bert published/bert --dtype bfloat16",
@@ -94,7 +94,7 @@ def convert(parser: argparse.ArgumentParser) -> None:
     )
 
 
-@command(
+@declare_command(
     "describe a directory of weights",
     "path/to/bert",
     "runs/gpt2 --all",

@@ -3,7 +3,12 @@
 import argparse
 
 from flaxformer_lite.cli import command_line
-from flaxformer_lite.cli.commands.declare import add_adapter, add_model, add_prompts, command
+from flaxformer_lite.cli.commands.declare import (
+    add_adapter,
+    add_model,
+    add_prompts,
+    declare_command,
+)
 from flaxformer_lite.config.choices import CACHES, DTYPES, QUANTIZATIONS
 
 # Flags of `generate` that are settings of the library's `generate`: name, type, help.
@@ -22,7 +27,7 @@ SETTINGS = (
 )
 
 
-@command(
+@declare_command(
     "write text with a model",
     '--model path/to/gpt2 --prompt "Once upon a time" --temperature 0.8 --stream',
     '--model runs/gpt2 --prompt "def " --temperature 0.8 --top_p 0.95',
@@ -110,7 +115,7 @@ def generate(parser: argparse.ArgumentParser) -> None:
     )
 
 
-@command(
+@declare_command(
     "turn sentences into vectors and compare them",
     '--model path/to/minilm --text "A cat sleeps." --text "A kitten naps."',
     "--model path/to/minilm --file sentences.txt --out vectors.npy",
@@ -161,7 +166,7 @@ def embed(parser: argparse.ArgumentParser) -> None:
     )
 
 
-@command(
+@declare_command(
     "find hard negatives for rows of a query and its answer",
     "--model path/to/minilm --data pairs.jsonl --output mined.jsonl --relative_margin 0.05",
     "--model runs/search --data pairs.jsonl --output mined.jsonl --sampling random --range_max 50",
@@ -231,7 +236,7 @@ def mine(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=command_line.integer(0), default=0, help="of the random choice")
 
 
-@command(
+@declare_command(
     "predict the masked word of a sentence",
     '--model path/to/bert "The capital of [MASK] is Paris."',
     '--model runs/bert "import [MASK]" --top_k 10',
@@ -252,7 +257,7 @@ def fill_mask(parser: argparse.ArgumentParser) -> None:
     )
 
 
-@command(
+@declare_command(
     "find the nearest neighbors of words or texts, and score word vectors",
     '--model runs/words --word king --analogy "paris france london"',
     "--model path/to/t5 --questions questions-words.txt --pairs wordsim353.tsv",
@@ -324,7 +329,7 @@ def similar(parser: argparse.ArgumentParser) -> None:
     )
 
 
-@command(
+@declare_command(
     "show what a model computes on one text, as a page",
     '--model path/to/gpt2 --text "To be, or not to be" --output gpt2.html',
     '--model path/to/t5 --text "translate English to German: I" --output t5.html',

@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 
 from flaxformer_lite.cli import command_line
-from flaxformer_lite.cli.commands.declare import command
+from flaxformer_lite.cli.commands.declare import declare_command
 
 MOST_DEVICES = 512  # simulated devices; each starts its own threads
 
@@ -15,7 +15,7 @@ def _made_up_devices(args: argparse.Namespace) -> Mapping[str, str]:
     return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flag}"}
 
 
-@command(
+@declare_command(
     "train a model, or continue a run that was stopped",
     "--config=gpt2_tiny --workdir=runs/gpt2",
     "--config=gpt2_tiny:rope --workdir=runs/own --config.data.path=my_text.txt",
@@ -67,7 +67,7 @@ def train(parser: argparse.ArgumentParser) -> None:
     )
 
 
-@command(
+@declare_command(
     "compare runs: results, curves, and fields that differ",
     "runs/gpt2 runs/wide",
     "runs/* --output compare.html",
@@ -92,7 +92,7 @@ def compare(parser: argparse.ArgumentParser) -> None:
     )
 
 
-@command(
+@declare_command(
     "show the rows of a step of a run, and where they came from",
     "--workdir runs/gpt2 --at 1234",
     '--workdir runs/gpt2 --document "book.txt:1500"',
@@ -120,7 +120,7 @@ def steps(parser: argparse.ArgumentParser) -> None:
     )
 
 
-@command(
+@declare_command(
     "repeat a step of a run, and show the loss of each of its rows",
     "--workdir runs/gpt2 --at 1234",
     "--workdir runs/gpt2 --at 1234 --output runs/gpt2_1234",
@@ -148,7 +148,7 @@ def replay(parser: argparse.ArgumentParser) -> None:
     )
 
 
-@command(
+@declare_command(
     "show the data of a config, or tokenize it beforehand",
     "stats --config=gpt2_tiny --config.data.path=my_text.txt",
     "show --config=bert_tiny --rows 2",
@@ -177,7 +177,7 @@ def data(parser: argparse.ArgumentParser) -> None:
     )
 
 
-@command(
+@declare_command(
     "compare a step on a mesh with the same step on one device",
     "--config=llama_tiny --config.mesh.fsdp=2 --config.mesh.tensor=2",
     "--config=t5_tiny --config.mesh.context=4 --devices=4 --all",

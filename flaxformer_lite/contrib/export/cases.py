@@ -55,7 +55,7 @@ def make_cases(
         encoded = None
         if "encode" in by_name or "embed" in by_name:
             program = programs[0]
-            encoded = _case(program, params, padded(program, chosen))
+            encoded = _case(program, params, pad_texts(program, chosen))
             cases.append(encoded)
         if "decode" in by_name:
             program = by_name["decode"]
@@ -70,7 +70,7 @@ def _case(program: ExportProgram, params: Params, inputs: dict[str, np.ndarray])
     return Case(program.name, inputs, {name: np.asarray(x) for name, x in outputs.items()})
 
 
-def padded(program: ExportProgram, rows: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
+def pad_texts(program: ExportProgram, rows: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
     """Returns the inputs of texts, padded at their ends."""
     length = max(len(row) for row in rows)
     inputs = {name: np.zeros((len(rows), length), np.int32) for name in program.inputs}

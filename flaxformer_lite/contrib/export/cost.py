@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from scipy.special import log_softmax
 
-from flaxformer_lite.contrib.export.cases import Case, Inputs, Run, first_call, padded
+from flaxformer_lite.contrib.export.cases import Case, Inputs, Run, first_call, pad_texts
 from flaxformer_lite.contrib.export.programs import ExportProgram
 from flaxformer_lite.types import Params
 
@@ -69,7 +69,7 @@ def _calls(
         chosen = rows[at : at + BATCH]
         case = None
         if first.name != "decode":
-            inputs = padded(first, chosen)
+            inputs = pad_texts(first, chosen)
             case = Case(first.name, inputs, run(first.name, inputs))
         if last.name == "decode":
             inputs = first_call(last, chosen, case, start)

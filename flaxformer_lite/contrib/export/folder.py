@@ -23,7 +23,7 @@ from flaxformer_lite.contrib.export.stablehlo import (
     write_differentiable,
     write_stablehlo,
 )
-from flaxformer_lite.contrib.export.weights import stored_as, widened
+from flaxformer_lite.contrib.export.weights import stored_as, widen_weights
 from flaxformer_lite.nn.adapters.merge import merge_adapter
 from flaxformer_lite.nn.modules.layout import unstack_layers
 from flaxformer_lite.pretrained.sentences import SentenceLayers
@@ -105,7 +105,7 @@ def export_model(
     longest = model.cfg.max_length if model.cfg.has_position_table else None
     if longest is not None and programs[0].name == "decode":
         texts = [row[: longest - 1] for row in texts]  # a case reads one token more
-    save_cases(path.parent / CASES, make_cases(programs, widened(stored), texts, start=start))
+    save_cases(path.parent / CASES, make_cases(programs, widen_weights(stored), texts, start=start))
     return Exported(made, check_files(path), programs)
 
 

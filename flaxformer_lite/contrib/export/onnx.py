@@ -16,7 +16,7 @@ from jax.extend.core import jaxpr_as_fun
 from flaxformer_lite import private_names
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.contrib.export.programs import ExportProgram
-from flaxformer_lite.contrib.export.weights import StoredWeights, widened
+from flaxformer_lite.contrib.export.weights import StoredWeights, widen_weights
 
 if TYPE_CHECKING:
     import onnx
@@ -119,7 +119,9 @@ def _positional(
     program: ExportProgram, stored: StoredWeights
 ) -> Callable[..., tuple[jax.Array, ...]]:
     def run(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        outputs = program.function(widened(stored), dict(zip(program.inputs, arrays, strict=True)))
+        outputs = program.function(
+            widen_weights(stored), dict(zip(program.inputs, arrays, strict=True))
+        )
         return tuple(outputs[name] for name in program.outputs)
 
     return run

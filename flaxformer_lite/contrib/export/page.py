@@ -22,7 +22,7 @@ import numpy as np
 from scipy.special import expit, softmax
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.contrib.export.cases import padded
+from flaxformer_lite.contrib.export.cases import pad_texts
 from flaxformer_lite.contrib.export.programs import ExportProgram
 from flaxformer_lite.contrib.export.weights import Quantized, StoredWeights
 from flaxformer_lite.files.read import Json
@@ -178,7 +178,7 @@ def make_examples(
     name = output_of(program)
     examples = []
     for text, ids in texts:
-        inputs = {key: jnp.asarray(x) for key, x in padded(program, [ids]).items()}
+        inputs = {key: jnp.asarray(x) for key, x in pad_texts(program, [ids]).items()}
         output = program.function(params, inputs)[name]
         numbers = task.numbers(ids, np.asarray(output)[0])
         examples.append(Example(text, ids, [float(number) for number in numbers]))

@@ -19,7 +19,7 @@ from flaxformer_lite.models.skeletons.outputs import Output
 from flaxformer_lite.nn.functions.pooling import pool, to_unit_length
 from flaxformer_lite.nn.functions.sharding import ActivationSharding
 from flaxformer_lite.nn.modules.cache import Cache, LayerCache, StateCache
-from flaxformer_lite.nn.positions.encoding import hooks
+from flaxformer_lite.nn.positions.encoding import list_hooks
 from flaxformer_lite.pretrained.sentences import ACTIVATIONS, SentenceLayers
 from flaxformer_lite.types import Params
 
@@ -289,7 +289,7 @@ def _decode_target(model: nn.Module, encode: ExportProgram) -> ExportProgram:
     """
     sizes = _cache_sizes(model)
     counts_tokens = any(isinstance(layer, HeadSizes) for layer in sizes)
-    if not counts_tokens and "embed" in hooks(model.cfg.position):
+    if not counts_tokens and "embed" in list_hooks(model.cfg.position):
         raise ConfigError(
             f"family={model.cfg.family!r}, position.name={plugin_name(model.cfg.position)!r}: the"
             " states of a recurrent decoder do not tell a file how many tokens they have read;"

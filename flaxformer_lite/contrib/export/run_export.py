@@ -4,7 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
-from flaxformer_lite.cli.open_model import Opened, folder_of, notices, open_named_model
+from flaxformer_lite.cli.open_model import Opened, folder_of, open_named_model, print_warnings
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.contrib.export import run_page
 from flaxformer_lite.contrib.export.folder import CASES, SUFFIXES, check_files, export_model
@@ -43,9 +43,9 @@ def run(args: argparse.Namespace) -> None:
     texts = read_texts(args)
     opened = open_named_model(args, args.head)
     layers = _layers(args, opened.folder)
-    with notices():
+    with print_warnings():
         rows = token_rows(opened, TEXTS, limit_of(layers or SentenceLayers(), opened))
-    with notices(), new_directory(args.output.parent, carry=_is_kept) as made:
+    with print_warnings(), new_directory(args.output.parent, carry=_is_kept) as made:
         write_companions(made, opened.model, like=origin_of(opened.model))
         tokenizer_config = made / "tokenizer_config.json"
         if not tokenizer_config.exists():  # transformers.js reads no tokenizer without it

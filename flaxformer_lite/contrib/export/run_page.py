@@ -8,16 +8,16 @@ from typing import NamedTuple
 import jax
 
 from flaxformer_lite.cli import fill_mask
-from flaxformer_lite.cli.open_model import Opened, notices, open_named_model
+from flaxformer_lite.cli.open_model import Opened, open_named_model, print_warnings
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.contrib.export import page
 from flaxformer_lite.contrib.export.folder import export_model
 from flaxformer_lite.contrib.export.measured_texts import cost_of, read_texts
 from flaxformer_lite.contrib.export.page import PageTask
 from flaxformer_lite.contrib.export.programs import programs_of
-from flaxformer_lite.contrib.export.weights import stored_as, widened
+from flaxformer_lite.contrib.export.weights import stored_as, widen_weights
 from flaxformer_lite.files.publish import write_file
-from flaxformer_lite.files.read import shown
+from flaxformer_lite.files.read import quote_name
 from flaxformer_lite.inference.embed import limit_of
 from flaxformer_lite.model_details import load_sentence_layers
 from flaxformer_lite.objectives.tables.classification import Classification
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace, folder: Path, layers: SentenceLayers | None) -
     """
     libraries = page.load_libraries(Path(args.runtime))
     texts = read_texts(args)
-    with notices():
+    with print_warnings():
         parts = _parts(args, folder, layers)
         opened = parts.opened
         stored = stored_as(args.weights, opened.params)
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace, folder: Path, layers: SentenceLayers | None) -
     rendered = page.render_page(
         model,
         parts.task,
-        page.make_examples(program, widened(stored), parts.task, parts.texts),
+        page.make_examples(program, widen_weights(stored), parts.task, parts.texts),
         libraries,
         output=page.output_of(program),
         title=Path(args.model).resolve().name,
@@ -132,7 +132,9 @@ def _fill(opened: Opened) -> Parts:
         after=after,
         limit=opened.cfg.max_length if opened.cfg.has_position_table else None,
         cuts=False,
-        words=tuple(shown(fill_mask.spelled(tokenizer, i)) for i in range(tokenizer.vocab_size)),
+        words=tuple(
+            quote_name(fill_mask.spelled(tokenizer, i)) for i in range(tokenizer.vocab_size)
+        ),
         mask=(tokenizer.ids["mask"], token),
     )
     texts = [text.replace("[MASK]", token) for text in _texts("fill")]

@@ -12,7 +12,7 @@ from jax import export
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.contrib.export.programs import Arrays, ExportProgram
-from flaxformer_lite.contrib.export.weights import StoredWeights, widened
+from flaxformer_lite.contrib.export.weights import StoredWeights, widen_weights
 from flaxformer_lite.types import Params
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -32,7 +32,7 @@ def write_stablehlo(path: Path, program: ExportProgram, stored: StoredWeights) -
     """
 
     def run(**arrays: jax.Array) -> dict[str, jax.Array]:
-        return program.function(widened(stored), arrays)
+        return program.function(widen_weights(stored), arrays)
 
     _save(path, export.export(jax.jit(run), platforms=PLATFORMS)(**program.inputs), vjp_order=0)
 

@@ -62,7 +62,7 @@ def _summed(path: str, ndim: int) -> tuple[int, ...]:
     return tuple(range(first, first + input_axes(path)))
 
 
-def widened(stored: StoredWeights) -> Params:
+def widen_weights(stored: StoredWeights) -> Params:
     """Returns float32 parameters; in a traced function the file does this."""
     flat = {path: _widened(x) for path, x in stored.items()}
     return unflatten_dict(flat, sep="/")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from flaxformer_lite.files.read import Json, brief
+from flaxformer_lite.files.read import Json, quote_value
 from flaxformer_lite.pretrained.safetensors import WeightsError
 
 UNUSED_FIELDS = ("name", "trainable", "dtype", "dropout")
@@ -183,7 +183,9 @@ class Fields:
         value = self.values.get(name, default)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if default is None and (not is_number or value <= 0):
-            raise WeightsError(f"{self.path}: {name}={brief(value)}: must be a number above 0.")
+            raise WeightsError(
+                f"{self.path}: {name}={quote_value(value)}: must be a number above 0."
+            )
         return value
 
     def only(self, name: str, *allowed: object) -> None:
@@ -191,8 +193,9 @@ class Fields:
         self.left.discard(name)
         if name in self.values and self.values[name] not in allowed:
             raise WeightsError(
-                f"{self.path}: {name}={brief(self.values[name])}: only {brief(allowed[0])} is read"
-                " here; in KerasHub, export_to_transformers(path) may write it."
+                f"{self.path}: {name}={quote_value(self.values[name])}: only"
+                f" {quote_value(allowed[0])} is read here; in KerasHub,"
+                " export_to_transformers(path) may write it."
             )
 
 
@@ -285,7 +288,7 @@ def _activation(fields: Fields) -> str:
     known = {"relu": "relu", "gelu": "gelu", "silu": "silu", "gelu_approximate": "gelu_new"}
     if name not in known:
         raise WeightsError(
-            f"{fields.path}: activation={brief(named)}: {', '.join(known)} are read."
+            f"{fields.path}: activation={quote_value(named)}: {', '.join(known)} are read."
         )
     return known[name]
 

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 from flaxformer_lite.contrib.keras_hub.kinds import BYTE_PAIRS, Kind
-from flaxformer_lite.files.read import Json, brief, read_object, read_text, shown
+from flaxformer_lite.files.read import Json, quote_name, quote_value, read_object, read_text
 from flaxformer_lite.pretrained.safetensors import WeightsError
 
 # Llama 3's pattern, which its published tokenizer has; SPLIT_PATTERN_TOKENIZERS in KerasHub.
@@ -78,7 +78,8 @@ def _llama3(place: Path, settings: Json) -> str:
         made = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     except Exception as error:  # tokenizers raises plain Exception
         raise WeightsError(
-            f"{merges_file}: not the merges of vocabulary.json ({shown(brief(str(error)))})."
+            f"{merges_file}: not the merges of vocabulary.json"
+            f" ({quote_name(quote_value(str(error)))})."
         ) from None
     made.add_special_tokens(special)
     made.pre_tokenizer = pre_tokenizers.Sequence(

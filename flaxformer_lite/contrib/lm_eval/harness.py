@@ -23,10 +23,10 @@ import flax.linen as nn
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.inference.engine import is_encoder_decoder
 from flaxformer_lite.inference.generate import generate
-from flaxformer_lite.inference.own_model import writable
+from flaxformer_lite.inference.own_model import wrap_module
 from flaxformer_lite.inference.published import DRAWS
 from flaxformer_lite.inference.score import score
-from flaxformer_lite.inference.task import ids_without_text, longest
+from flaxformer_lite.inference.task import ids_without_text, max_tokens
 from flaxformer_lite.types import Params
 
 NEW_TOKENS = 256  # default of generate_until, if a task sets none
@@ -80,9 +80,9 @@ class HarnessModel:
             raise ConfigError(
                 "tokenizer: has neither bos_id nor eos_id; texts need one of them at their start."
             )
-        cfg = writable(model, params).cfg
+        cfg = wrap_module(model, params).cfg
         self._two = is_encoder_decoder(cfg)
-        self.max_length = max_length or min(longest(cfg), cfg.max_length)
+        self.max_length = max_length or min(max_tokens(cfg), cfg.max_length)
         if not self.max_length:
             raise ConfigError("max_length: the model has none; say how many tokens it may see.")
         sized = hasattr(tokenizer, "vocab_size")

@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 
-from flaxformer_lite.cli.open_model import folder_of, notices
+from flaxformer_lite.cli.open_model import folder_of, print_warnings
 from flaxformer_lite.config import ConfigError
 
 # Our flags that are arguments of the harness's model.
@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> None:
     before = sys.argv
     sys.argv = ["lm-eval", *harness_arguments(args)]
     try:
-        with notices():
+        with print_warnings():
             cli_evaluate()
     except (ValueError, KeyError) as error:
         if isinstance(error, ConfigError):

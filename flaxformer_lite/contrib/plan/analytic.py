@@ -59,7 +59,7 @@ def _collectives(program: Program, chip: Chip) -> list[hlo.Collective]:
     tokens = 0
     for name, x in program.batch["inputs"].items():
         if name.endswith("input_ids"):
-            tokens += memory.rows(program) * math.prod(x.shape[1:])
+            tokens += memory.microbatch_rows(program) * math.prod(x.shape[1:])
     stream = tokens * model.d_model * itemsize
     kinds: collections.Counter[tuple[int, int, int]] = collections.Counter()
     for seen, kind in model.layers:

@@ -8,7 +8,7 @@ import jax
 
 from flaxformer_lite.analysis import hlo
 from flaxformer_lite.contrib.plan.aot import Compiled
-from flaxformer_lite.training.memory import rows
+from flaxformer_lite.training.memory import microbatch_rows
 from flaxformer_lite.training.program import Program
 
 # inside attention, except the projections
@@ -83,7 +83,7 @@ def _logits(program: Program, module: hlo.Module) -> Iterator[str]:
     """Finds buffers with the logits of all tokens of a microbatch."""
     model = program.cfg.model.of_decoder
     mesh = program.mesh.shape
-    tokens = rows(program) * math.prod(program.batch["targets"]["labels"].shape[1:])
+    tokens = microbatch_rows(program) * math.prod(program.batch["targets"]["labels"].shape[1:])
     parts = {1, mesh["tensor"], mesh["tensor"] * mesh["fsdp"]}
     lengths = {tokens, *(x.shape[1] for x in jax.tree.leaves(program.batch) if len(x.shape) > 1)}
     sizes = {model.vocab_size // part for part in parts if model.vocab_size % part == 0}

@@ -88,7 +88,7 @@ def parse(text: str) -> Topology:
         raise ConfigError(f"--topology={text}: no such machine; try {EXAMPLES}.")
     name = ALIASES.get(match["chip"], match["chip"])
     if name not in CHIPS:
-        near = registry.nearest(match["chip"], [*CHIPS, *ALIASES])
+        near = registry.did_you_mean(match["chip"], [*CHIPS, *ALIASES])
         raise ConfigError(f"--topology={text}: no such machine{near}; try {EXAMPLES}.")
     chip = CHIPS[name]
     sizes = tuple(map(int, match["size"].split("x")))

@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 
 from flaxformer_lite.contrib.t5x.layers import Checkpoint, as_torch
-from flaxformer_lite.files.read import Json, brief, shown
-from flaxformer_lite.pretrained.arranged_tensors import Readable, add
+from flaxformer_lite.files.read import Json, quote_name, quote_value
+from flaxformer_lite.pretrained.arranged_tensors import Readable, add_tensor
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
 
 EMBEDDER = re.compile(r"(encoder/)?(embedder_block/)?embedder/embedders_\w+/embedding")
@@ -115,7 +115,7 @@ def open_weights(checkpoint: Checkpoint, config: Json) -> dict[str, Tensor]:
     for name, array, path in _named(checkpoint):
         spelled = name.removeprefix("bert.") if alone else name
         tensor = as_torch(checkpoint, path, array)
-        add(tensors, spelled, tensor, f"{checkpoint.place}: {shown(path)}")
+        add_tensor(tensors, spelled, tensor, f"{checkpoint.place}: {quote_name(path)}")
     return tensors
 
 
@@ -160,8 +160,8 @@ def _named(checkpoint: Checkpoint) -> list[tuple[str, Readable, str]]:
         rank = 2 if path.endswith(("/kernel", "/embedding")) else 1
         if name is None or len(array.shape) != rank:
             raise WeightsError(
-                f"{checkpoint.place}: holds {shown(path)} of shape {brief(list(array.shape))},"
-                f" which no BERT of flaxformer has; {READABLE}."
+                f"{checkpoint.place}: holds {quote_name(path)} of shape"
+                f" {quote_value(list(array.shape))}, which no BERT of flaxformer has; {READABLE}."
             )
         named.append((name, array, path))
     return named

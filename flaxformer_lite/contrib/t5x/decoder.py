@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 from flaxformer_lite.contrib.t5x.layers import (
     Checkpoint,
-    activation,
     as_torch,
     by_layer,
     is_scanned,
+    read_activation,
 )
-from flaxformer_lite.files.read import Json, brief, shown
-from flaxformer_lite.pretrained.arranged_tensors import Readable, add
+from flaxformer_lite.files.read import Json, quote_name, quote_value
+from flaxformer_lite.pretrained.arranged_tensors import Readable, add_tensor
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
 
 NORM = "decoder_norm/scale"
@@ -125,7 +125,7 @@ def read_config(checkpoint: Checkpoint) -> Json:
         if rank < 2 or (needed == TABLE and rank > 2):
             raise WeightsError(
                 f"{checkpoint.place}: a decoder of flaxformer whose {needed} is"
-                f" {brief(shapes.get(needed, 'missing'))}; {READABLE}."
+                f" {quote_value(shapes.get(needed, 'missing'))}; {READABLE}."
             )
     vocab_size, d_model = shapes[TABLE]
     bias_of_layer = f"{FIRST}/relpos_bias/rel_embedding"
@@ -156,7 +156,7 @@ def read_config(checkpoint: Checkpoint) -> Json:
         head=query_width // heads,
         tied=LOGITS not in shapes,
     )
-    projection = activation(checkpoint, gated)
+    projection = read_activation(checkpoint, gated)
     is_parallel = _is_parallel(arrays)
     if table is None and gated and not is_parallel:
         return _granite_config(sizes, projection) | positions
@@ -263,8 +263,8 @@ def open_weights(checkpoint: Checkpoint, config: Json) -> dict[str, Tensor]:
         name = names.get(inner)
         if name is None:
             raise WeightsError(
-                f"{checkpoint.place}: holds {shown(path)} of shape {brief(list(array.shape))};"
-                f" {READABLE}."
+                f"{checkpoint.place}: holds {quote_name(path)} of shape"
+                f" {quote_value(list(array.shape))}; {READABLE}."
             )
         scale = 1.0
         if path.endswith(("/out/kernel", "/wo/kernel")):
@@ -275,7 +275,7 @@ def open_weights(checkpoint: Checkpoint, config: Json) -> dict[str, Tensor]:
         if match:
             full = f"{above}.{match[1]}.{name}"
         tensor = as_torch(checkpoint, path, array, scale=scale)
-        add(tensors, full, tensor, f"{checkpoint.place}: {path}")
+        add_tensor(tensors, full, tensor, f"{checkpoint.place}: {path}")
     return tensors
 
 
@@ -368,8 +368,8 @@ def _by_layer(checkpoint: Checkpoint) -> dict[str, Readable]:
         fused = (array, keys, ends)
         if keys is None or ends is None or any(one is None or len(one.shape) != 3 for one in fused):
             raise WeightsError(
-                f"{checkpoint.place}: {shown(path)} of shape {brief(list(array.shape))} in a layer"
-                " without kv_fused or o_wo_fused of three axes: not read."
+                f"{checkpoint.place}: {quote_name(path)} of shape {quote_value(list(array.shape))}"
+                " in a layer without kv_fused or o_wo_fused of three axes: not read."
             )
         width = keys.shape[-1] // 2
         hidden = ends.shape[1] - width

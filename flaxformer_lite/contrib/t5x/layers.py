@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from flaxformer_lite.files.read import brief, read_text, shown
+from flaxformer_lite.files.read import quote_name, quote_value, read_text
 from flaxformer_lite.pretrained.arranged_tensors import Arranged, Computed, Readable
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
 
@@ -64,8 +64,8 @@ class Checkpoint(NamedTuple):
             return default
         if len(values) > 1 or not re.fullmatch(r"\d+(\.0*)?(e\d)?", min(values)):
             raise WeightsError(
-                f"{self.place}: its gin file sets {name} to {brief(sorted(values))}; one whole"
-                " number is read."
+                f"{self.place}: its gin file sets {name} to {quote_value(sorted(values))}; one"
+                " whole number is read."
             )
         return int(float(min(values)))
 
@@ -86,7 +86,7 @@ def read_gin(place: Path) -> str:
     return ""
 
 
-def activation(checkpoint: Checkpoint, gated: bool) -> str:
+def read_activation(checkpoint: Checkpoint, gated: bool) -> str:
     """Returns transformers' `feed_forward_proj`; without a gin file that of T5 1.1, or of T5 1.0.
 
     Raises:
@@ -99,7 +99,7 @@ def activation(checkpoint: Checkpoint, gated: bool) -> str:
     name, *others = named[0] or ("",)
     if len(named) > 1 or name not in ACTIVATIONS or others != ["linear"] * gated:
         raise WeightsError(
-            f"{checkpoint.place}: its gin file has the activations {brief(named)};"
+            f"{checkpoint.place}: its gin file has the activations {quote_value(named)};"
             f" {', '.join(ACTIVATIONS)} are read, {'gated by' if gated else 'without'} 'linear'."
         )
     if gated:
@@ -119,7 +119,8 @@ def by_layer(checkpoint: Checkpoint) -> dict[str, Readable]:
             for full, kernel in _kernels(checkpoint, name, one):
                 if full in single:
                     raise WeightsError(
-                        f"{checkpoint.place}: holds {shown(full)} twice, in {shown(path)} too."
+                        f"{checkpoint.place}: holds {quote_name(full)} twice, in {quote_name(path)}"
+                        " too."
                     )
                 single[full] = kernel
     return single
@@ -142,8 +143,9 @@ def _layers(checkpoint: Checkpoint, path: str, array: Readable) -> Iterator[tupl
     axis, count, blocks = _stack(checkpoint, side)
     if len(array.shape) <= axis or array.shape[axis] != count:
         raise WeightsError(
-            f"{checkpoint.place}: {shown(path)} has the shape {brief(list(array.shape))}, without"
-            f" the {count} layers of its scanned stack on axis {axis}."
+            f"{checkpoint.place}: {quote_name(path)} has the shape"
+            f" {quote_value(list(array.shape))}, without the {count} layers of its scanned stack on"
+            f" axis {axis}."
         )
     for i in range(count):
         layer = i * blocks + int(block or 0)
@@ -182,8 +184,8 @@ def _kernels(checkpoint: Checkpoint, path: str, array: Readable) -> Iterator[tup
     rank = 3 if name == "wi_fused" else 4
     if leaf != "kernel" or len(array.shape) != rank or array.shape[1] != len(names):
         raise WeightsError(
-            f"{checkpoint.place}: {shown(path)} has the shape {brief(list(array.shape))}; not a"
-            f" kernel of {', '.join(names)}."
+            f"{checkpoint.place}: {quote_name(path)} has the shape"
+            f" {quote_value(list(array.shape))}; not a kernel of {', '.join(names)}."
         )
     for part, one in enumerate(names):
         yield f"{above}/{one}/kernel", array[:, part]

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from flaxformer_lite.contrib.t5x.zarr_arrays import open_zarr
-from flaxformer_lite.files.read import Json, read_object, shown
+from flaxformer_lite.files.read import Json, quote_name, read_object
 from flaxformer_lite.pretrained.arranged_tensors import Readable
 from flaxformer_lite.pretrained.flax_msgpack import read_tree
 from flaxformer_lite.pretrained.safetensors import WeightsError, check_name
@@ -48,7 +48,7 @@ def open_array(place: Path, path: TreePath) -> Readable:
     name = ".".join(path)
     check_name(place, name)
     if "/" in name or "\\" in name:
-        raise WeightsError(f"{place}: {shown(name)} is no name of an array.")
+        raise WeightsError(f"{place}: {quote_name(name)} is no name of an array.")
     kvstore: Json = {"driver": "file", "path": f"{place.absolute()}/{name}/"}
     if (place / MERGED).is_file():
         base = f"file://{place.absolute()}/"

@@ -13,13 +13,13 @@ import numpy as np
 
 from flaxformer_lite.contrib.t5x.layers import (
     Checkpoint,
-    activation,
     as_torch,
     by_layer,
     is_scanned,
+    read_activation,
 )
-from flaxformer_lite.files.read import Json, brief, shown
-from flaxformer_lite.pretrained.arranged_tensors import Readable, add
+from flaxformer_lite.files.read import Json, quote_name, quote_value
+from flaxformer_lite.pretrained.arranged_tensors import Readable, add_tensor
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
 
 READABLE = (
@@ -104,7 +104,7 @@ def read_config(checkpoint: Checkpoint) -> Json:
         if rank < 2 or (needed in (TABLE, table) and rank > 2):
             raise WeightsError(
                 f"{checkpoint.place}: a checkpoint of T5X whose {needed} is"
-                f" {brief(shapes.get(needed, 'missing'))}; {READABLE}."
+                f" {quote_value(shapes.get(needed, 'missing'))}; {READABLE}."
             )
     vocab_size, d_model = shapes[TABLE]
     heads, buckets = shapes[table]
@@ -121,7 +121,7 @@ def read_config(checkpoint: Checkpoint) -> Json:
         "num_layers": layers["encoder"],
         "num_decoder_layers": decoder_layers,
         "num_heads": heads,
-        "feed_forward_proj": activation(checkpoint, gated),
+        "feed_forward_proj": read_activation(checkpoint, gated),
         "relative_attention_num_buckets": buckets,
         "relative_attention_max_distance": checkpoint.number("max_distance", 128),
         "layer_norm_epsilon": 1e-6,
@@ -180,13 +180,13 @@ def open_weights(checkpoint: Checkpoint, config: Json) -> dict[str, Tensor]:
             spelled = _published_name(name, attention, feed_forward)
             if spelled is None:
                 raise WeightsError(
-                    f"{checkpoint.place}: holds {shown(path)}, which no T5 has; {READABLE}."
+                    f"{checkpoint.place}: holds {quote_name(path)}, which no T5 has; {READABLE}."
                 )
             scale = 1.0
             if path.endswith("/query/kernel") and (rescaled or _is_fused(checkpoint, path)):
                 scale = config.get("d_kv", 64) ** -0.5  # 64 is the default of transformers' T5
             tensor = as_torch(checkpoint, name, single, scale=scale)
-            add(tensors, spelled, tensor, f"{checkpoint.place}: {path}")
+            add_tensor(tensors, spelled, tensor, f"{checkpoint.place}: {path}")
     return tensors
 
 
@@ -224,7 +224,7 @@ def _check_parts(checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, ...]]) 
         for pattern, what in UNREAD.items():
             if re.fullmatch(pattern, path):
                 raise WeightsError(
-                    f"{where} with {what} ({shown(path)}), which no T5 of transformers has."
+                    f"{where} with {what} ({quote_name(path)}), which no T5 of transformers has."
                 )
     for path in needed:
         if path not in shapes:
@@ -273,7 +273,7 @@ def _experts(
     counts = {shape[0] for path, shape in shapes.items() if EXPERTS in path}
     if len(counts) != 1:
         raise WeightsError(f"{where} with {sorted(counts)} experts: one number is read.")
-    name = activation(checkpoint, False)
+    name = read_activation(checkpoint, False)
     config: Json = {
         "num_experts": counts.pop(),
         "expert_capacity": CAPACITY,

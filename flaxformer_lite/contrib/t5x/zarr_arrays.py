@@ -1,6 +1,6 @@
 """Opens arrays in zarr for the readers of checkpoints that tensorstore wrote."""
 
-from flaxformer_lite.files.read import Json, shown
+from flaxformer_lite.files.read import Json, quote_name
 from flaxformer_lite.pretrained.arranged_tensors import Readable, check_shape
 from flaxformer_lite.pretrained.safetensors import WeightsError
 
@@ -29,7 +29,7 @@ def open_zarr(kvstore: Json, where: str, driver: str = "zarr") -> Readable:
     try:
         array = tensorstore.open(spec, open=True, read=True).result()
     except ValueError as error:
-        why = shown(str(error).partition(" [")[0])
+        why = quote_name(str(error).partition(" [")[0])
         raise WeightsError(
             f"{where} is missing or damaged ({why}); fetch the whole folder again."
         ) from None

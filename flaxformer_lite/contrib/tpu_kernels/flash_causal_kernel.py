@@ -25,7 +25,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from flaxformer_lite.nn.functions.kernels import MASKED
-from flaxformer_lite.nn.functions.tuning import ATTENTION, FORMS, LANES, named
+from flaxformer_lite.nn.functions.tuning import ATTENTION, FORMS, LANES, name_arrays
 
 # Bytes of on-chip memory that a pass may use, of 64 MiB or more for each core since v5.
 ON_CHIP = 56 * 2**20
@@ -147,7 +147,7 @@ def _forward(
         q_ids_BT[:, :, None],
         k_ids_BT[:, None],
     )
-    out_BNTH, sums_BN1T = named(ATTENTION, out_BNTH, sums_BN1T)
+    out_BNTH, sums_BN1T = name_arrays(ATTENTION, out_BNTH, sums_BN1T)
     return out_BNTH, (q_BNTH, k_BKTH, v_BKTH, q_ids_BT, k_ids_BT, out_BNTH, sums_BN1T)
 
 

@@ -157,4 +157,4 @@ def _matches(name: str, pattern: str) -> bool:
 def _unknown(problem: str, name: str, values: Iterable[str]) -> str:
     kinds = (re.sub(r"^(\w+/)?layer_\d+", "layer_*", known) for known in values)
     listed = ", ".join(dict.fromkeys(kinds))
-    return f"{problem}{registry.nearest(name, list(values))}; there are {listed}."
+    return f"{problem}{registry.did_you_mean(name, list(values))}; there are {listed}."

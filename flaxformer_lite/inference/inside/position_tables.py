@@ -12,7 +12,7 @@ import numpy as np
 
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.nn.modules.layout import unstack_layers
-from flaxformer_lite.nn.positions.encoding import Encoding, hooks
+from flaxformer_lite.nn.positions.encoding import Encoding, list_hooks
 from flaxformer_lite.types import Params
 
 FEWEST = 16  # positions, so that short texts have pictures as well
@@ -54,7 +54,7 @@ def _tables(model: nn.Module, params: Params, side: str, length: int) -> Iterato
     count = length
     if span is not None:
         count = min(length, span.stop)
-    if "embed" in hooks(cfg.position):
+    if "embed" in list_hooks(cfg.position):
         yield _added_table(model, params, side, count)
     positions_1T = jnp.arange(count, dtype=jnp.int32)[None]
     names: dict[Encoding, str] = {}  # of the tables in nn/modules/stack.py

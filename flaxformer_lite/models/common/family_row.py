@@ -5,7 +5,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.presets import build_config
 
 
 def family_row(
@@ -27,7 +27,7 @@ def family_row(
         __name__=name,
         BASE=base,
         PRESETS=presets,
-        config=partial(build, name, base, presets, default),
+        config=partial(build_config, name, base, presets, default),
         Model=model,
         PUBLISHED=published,
     )

@@ -10,7 +10,7 @@ from flaxformer_lite.models.fields import (
     ModelFields,
     layer_types,
     read_windows,
-    repeated,
+    repeat_pattern,
     shortest_pattern,
 )
 from flaxformer_lite.models.weight_map import weight_rows
@@ -110,7 +110,7 @@ def read_experts(fields: Fields, windows: tuple[int, ...], **family: object) -> 
 def write_experts(cfg: ModelConfig) -> Json:
     moe = experts.find_experts(cfg)
     dense = []
-    for i, kind in enumerate(repeated(cfg.kinds, cfg.decoder_layers)):
+    for i, kind in enumerate(repeat_pattern(cfg.kinds, cfg.decoder_layers)):
         if (kind.feed_forward or cfg.feed_forward) is None:
             dense.append(i)
     return {

@@ -22,7 +22,7 @@ from flaxformer_lite.nn.mixers.attention import AttentionConfig
 from flaxformer_lite.nn.modules.cache import MixerCache, init_stack_cache
 from flaxformer_lite.nn.modules.embed import EmbedConfig
 from flaxformer_lite.nn.modules.heads import VocabConfig
-from flaxformer_lite.nn.positions.encoding import hooks
+from flaxformer_lite.nn.positions.encoding import list_hooks
 
 
 def attention(cfg: ModelConfig, kind: LayerKind, *, cross: bool = False) -> AttentionConfig:
@@ -119,7 +119,7 @@ def stack(cfg: ModelConfig, side: str) -> StackConfig:
         cross = bool(cfg.encoder_layers)
         sizes = cfg.of_decoder
     pattern = tuple(layer(sizes, kind, cross=cross) for kind in sizes.kinds)
-    unread = set(hooks(cfg.position)) - {"embed"}
+    unread = set(list_hooks(cfg.position)) - {"embed"}
     if unread and all(kind.mixer is not None and kind.mixer.knows_order for kind in pattern):
         raise ConfigError(
             f"position.name={plugin_name(cfg.position)!r}: is for attention, and no layer of the"

@@ -11,12 +11,12 @@ from flaxformer_lite.models.skeletons.hinted import Hinted
 from flaxformer_lite.models.skeletons.inputs import (
     ids_of,
     last_token,
-    place,
+    place_slots,
     position_ids_of,
     rows_of,
-    visibility,
+    visibility_mask,
 )
-from flaxformer_lite.models.skeletons.outputs import Features, Output, spans
+from flaxformer_lite.models.skeletons.outputs import Features, Output, span_logits
 from flaxformer_lite.models.skeletons.packed_rows import PackedRows
 from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.nn.functions.embedding import positions_from_mask, positions_in_segments
@@ -95,7 +95,7 @@ class DecoderModel(Hinted):
         With `packing` padding is not computed, and zero; there is no cache and no prefix then.
         """
         input_ids = ids_of("input_ids", input_ids, self.cfg.vocab_size)
-        slots, (attention_mask, segment_ids, prefix_mask) = place(
+        slots, (attention_mask, segment_ids, prefix_mask) = place_slots(
             input_ids,
             cache,
             cache_index,
@@ -131,7 +131,7 @@ class DecoderModel(Hinted):
         structure = masks.causal()
         if prefix_mask is not None:
             structure = structure | masks.prefix(prefix_mask)
-        mask = visibility(attention_mask, segment_ids, None, structure=structure)
+        mask = visibility_mask(attention_mask, segment_ids, None, structure=structure)
         context = Context(mask=mask, structured=True)
         if attention_mask is not None and segment_ids is None:
             context = context.replace(columns_BS=positions_from_mask(attention_mask))
@@ -200,7 +200,7 @@ class DecoderModel(Hinted):
         if self.cfg.head == "lm":
             return {"logits": self.project(x_BTD).logits()}
         if self.cfg.head == "question_answering":
-            return spans(self.classifier(x_BTD))
+            return span_logits(self.classifier(x_BTD))
         if self.cfg.head == "sequence_classification":
             last_B = last_token(jnp.asarray(input_ids), self.cfg.pad_token_id)
             x_BTD = jnp.take_along_axis(x_BTD, last_B[:, None, None], axis=1)[:, 0]

@@ -8,8 +8,13 @@ import jax.numpy as jnp
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.models.skeletons.call_with_intermediates import call_inside
 from flaxformer_lite.models.skeletons.hinted import Hinted
-from flaxformer_lite.models.skeletons.inputs import ids_of, position_ids_of, rows_of, visibility
-from flaxformer_lite.models.skeletons.outputs import Features, Output, spans
+from flaxformer_lite.models.skeletons.inputs import (
+    ids_of,
+    position_ids_of,
+    rows_of,
+    visibility_mask,
+)
+from flaxformer_lite.models.skeletons.outputs import Features, Output, span_logits
 from flaxformer_lite.models.skeletons.packed_rows import PackedRows
 from flaxformer_lite.nn.functions.losses import DeferredLogits, gather_positions
 from flaxformer_lite.nn.modules.context import Context
@@ -148,7 +153,7 @@ class EncoderModel(Hinted):
         x_BTD = self.embed(x_BTE, positions_BT, token_type_ids)
         if self.zero_padding and attention_mask is not None:
             x_BTD = jnp.where((attention_mask != 0)[..., None], x_BTD, 0)
-        context = Context(mask=visibility(attention_mask, segment_ids, None))
+        context = Context(mask=visibility_mask(attention_mask, segment_ids, None))
         x_BTD = self.encoder(x_BTD, positions_BT, context)
         if packed is not None:
             x_BTD = packed.unpack(x_BTD)
@@ -199,7 +204,7 @@ class EncoderModel(Hinted):
         if head == "token_classification":
             return output.replace(logits=self.classify(x_BTD))
         if head == "question_answering":
-            return output.replace(**spans(self.classify(x_BTD)))
+            return output.replace(**span_logits(self.classify(x_BTD)))
         if head == "sequence_classification":
             summary = self.summarise(x_BTD, inputs.get("attention_mask"))
             return output.replace(logits=self.classify(summary))

@@ -11,12 +11,12 @@ from flaxformer_lite.models.skeletons.hinted import Hinted
 from flaxformer_lite.models.skeletons.inputs import (
     check_source,
     ids_of,
-    place,
+    place_slots,
     position_ids_of,
     rows_of,
-    visibility,
+    visibility_mask,
 )
-from flaxformer_lite.models.skeletons.outputs import Features, Output, spans
+from flaxformer_lite.models.skeletons.outputs import Features, Output, span_logits
 from flaxformer_lite.models.skeletons.packed_rows import PackedRows
 from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.nn.functions.losses import DeferredLogits
@@ -114,7 +114,7 @@ class EncoderDecoderModel(Hinted):
             input_ids = packed.pack(input_ids)
             positions_BS = packed.pack(positions_BS)
         x_BSD = self.encoder_embed(self.token_embed(input_ids), positions_BS, None)
-        context = Context(mask=visibility(attention_mask, segment_ids, None))
+        context = Context(mask=visibility_mask(attention_mask, segment_ids, None))
         x_BSD = self.encoder(x_BSD, positions_BS, context)
         if packed is not None:
             x_BSD = packed.unpack(x_BSD)
@@ -146,7 +146,7 @@ class EncoderDecoderModel(Hinted):
             attention_mask=attention_mask,
             segment_ids=segment_ids,
         )
-        slots, (decoder_attention_mask, decoder_segment_ids) = place(
+        slots, (decoder_attention_mask, decoder_segment_ids) = place_slots(
             decoder_input_ids,
             cache,
             cache_index,
@@ -163,10 +163,12 @@ class EncoderDecoderModel(Hinted):
             name="decoder_position_ids",
         )
         context = Context(
-            mask=visibility(
+            mask=visibility_mask(
                 decoder_attention_mask, decoder_segment_ids, None, structure=masks.causal()
             ),
-            cross_mask=visibility(attention_mask, slots.of_call(decoder_segment_ids), segment_ids),
+            cross_mask=visibility_mask(
+                attention_mask, slots.of_call(decoder_segment_ids), segment_ids
+            ),
             encoder_output_BSD=encoder_output,
             structured=True,
         )
@@ -241,7 +243,7 @@ class EncoderDecoderModel(Hinted):
         if head == "token_classification":
             return {"logits": self.classifier(x_BTD)}
         if head == "question_answering":
-            return spans(self.classifier(x_BTD))
+            return span_logits(self.classifier(x_BTD))
         if head != "sequence_classification":
             return {}
         columns_1T = jnp.arange(input_ids.shape[1], dtype=jnp.int32)[None]

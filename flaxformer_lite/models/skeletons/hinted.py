@@ -23,7 +23,7 @@ from flaxformer_lite.nn.functions.sharding import (
     PlacedExecution,
     place_execution,
 )
-from flaxformer_lite.registry import nearest
+from flaxformer_lite.registry import did_you_mean
 
 
 class Hinted(nn.Module):
@@ -123,7 +123,7 @@ class Hinted(nn.Module):
             if unknown is None or unknown[1] not in options:
                 raise
             method = options.get("method") or "__call__"
-            close = nearest(unknown[1], self._argument_names(method))
+            close = did_you_mean(unknown[1], self._argument_names(method))
             called = kind if method == "__call__" else f"{kind}, method {method!r},"
             raise ConfigError(f"apply of {called} takes no {unknown[1]!r}{close}.") from None
 

@@ -60,7 +60,7 @@ class Slots:
         return nan_where(self.faults, x_BTD)
 
 
-def place(
+def place_slots(
     tokens_BT: jax.Array, cache: Cache | None, index: Slot | None, /, **over_slots: Any
 ) -> tuple[Slots, list[jax.Array | None]]:
     """Returns the slots of a call's tokens, and the arrays over slots in the form that layers read.
@@ -289,7 +289,7 @@ def position_ids_of(
     return slots.columns()
 
 
-def visibility(
+def visibility_mask(
     attention_mask_BS: jax.Array | None,
     q_segment_ids_BT: jax.Array | None,
     k_segment_ids_BS: jax.Array | None,

@@ -44,6 +44,6 @@ class Features(flax.struct.PyTreeNode):
     next_sentence_logits: jax.Array | None = None  # [B, 2] or None
 
 
-def spans(logits_BTC: jax.Array) -> dict[str, jax.Array]:
+def span_logits(logits_BTC: jax.Array) -> dict[str, jax.Array]:
     """Returns the fields of a question-answering head: logits of the start and the end."""
     return {"start_logits": logits_BTC[..., 0], "end_logits": logits_BTC[..., 1]}

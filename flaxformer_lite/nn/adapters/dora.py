@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from flaxformer_lite.config.parts import AdaptedLayer
 from flaxformer_lite.nn.adapters.lora import A, B, LoraConfig
-from flaxformer_lite.nn.modules.einsum import Letters, expand
+from flaxformer_lite.nn.modules.einsum import Letters, prepend_axes
 
 MAGNITUDE = "dora_magnitude"
 
@@ -43,7 +43,7 @@ class DoraConfig(LoraConfig):
         directions = kernel.astype(jnp.float32) + self.added((a, b))
         scaled = _ratio(m, jax.lax.stop_gradient(lengths(directions, inputs)))
         # Multiplied in float32: near one, bfloat16 has steps of 0.4 to 0.8 percent.
-        scaled = expand(scaled, y)
+        scaled = prepend_axes(scaled, y)
         dropped = self._dropped(layer, x)
         update = self.product(layer, dropped, a, b)
         if dropped is x:
@@ -70,7 +70,7 @@ class DoraConfig(LoraConfig):
         *thin, m = factors
         directions = kernel.astype(jnp.float32) + self.added(tuple(thin))
         scaled = _ratio(m, lengths(directions, kernel.ndim - m.ndim))
-        return (directions * expand(scaled, directions)).astype(kernel.dtype), bias
+        return (directions * prepend_axes(scaled, directions)).astype(kernel.dtype), bias
 
 
 def _ratio(m: jax.Array, norm: jax.Array) -> jax.Array:

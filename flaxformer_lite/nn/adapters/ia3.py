@@ -7,8 +7,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.config.parts import AdaptedLayer, AdapterConfig, Patterns, matches
-from flaxformer_lite.nn.modules.einsum import Letters, expand
+from flaxformer_lite.config.parts import AdaptedLayer, AdapterConfig, Patterns, matches_any
+from flaxformer_lite.nn.modules.einsum import Letters, prepend_axes
 
 SCALE = "ia3_scale"
 
@@ -39,7 +39,7 @@ class Ia3Config(AdapterConfig):
         bias: jax.Array | None,
     ) -> jax.Array:
         letters = Letters(layer.equation)
-        scales_inputs = matches(self.on_inputs, "/".join((*layer.path, "kernel")))
+        scales_inputs = matches_any(self.on_inputs, "/".join((*layer.path, "kernel")))
         ins = letters.shape(letters.ins, layer.sizes)
         outs = letters.shape(letters.outs, layer.sizes)
         # With the kernel's rank, so that `merged` can distinguish the two cases.
@@ -51,13 +51,13 @@ class Ia3Config(AdapterConfig):
         scale = layer.param(SCALE, nn.initializers.ones, shape, dtype).astype(jnp.float32)
         # Multiplied in float32: near one, bfloat16 has steps of 0.4 to 0.8 percent.
         if scales_inputs:
-            scaled = (x.astype(jnp.float32) * expand(scale.reshape(ins), x)).astype(x.dtype)
+            scaled = (x.astype(jnp.float32) * prepend_axes(scale.reshape(ins), x)).astype(x.dtype)
             y = jnp.einsum(layer.equation, scaled, kernel)
         if bias is not None:
             y = y + bias
         if scales_inputs:
             return y
-        return (y.astype(jnp.float32) * expand(scale.reshape(outs), y)).astype(x.dtype)
+        return (y.astype(jnp.float32) * prepend_axes(scale.reshape(outs), y)).astype(x.dtype)
 
     def merged(
         self, kernel: jax.Array, bias: jax.Array | None, factors: tuple[jax.Array, ...]

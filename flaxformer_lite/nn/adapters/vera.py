@@ -12,7 +12,7 @@ import numpy as np
 from flaxformer_lite.config import Count, Positive, Size
 from flaxformer_lite.config.parts import AdaptedLayer, AdapterConfig
 from flaxformer_lite.config.rules import Probability
-from flaxformer_lite.nn.modules.einsum import Letters, expand
+from flaxformer_lite.nn.modules.einsum import Letters, prepend_axes
 
 A = "vera_a"
 B = "vera_b"
@@ -67,9 +67,9 @@ class VeraConfig(AdapterConfig):
         # By einsum, where the base has a dot_general, so that a rule of qwix can quantize the base
         # alone. The ellipsis is what x has and the matrix has not.
         h = jnp.einsum(f"...{letters.ins},{letters.ins}r->...r", x, a.astype(x.dtype))
-        h = expand(d.astype(x.dtype), h) * h
+        h = prepend_axes(d.astype(x.dtype), h) * h
         update = jnp.einsum(f"...r,r{letters.outs}->...{letters.outs}", h, b.astype(x.dtype))
-        y = y + expand(scale.astype(x.dtype), update) * update
+        y = y + prepend_axes(scale.astype(x.dtype), update) * update
         if bias is None:
             return y
         return y + bias
@@ -78,8 +78,8 @@ class VeraConfig(AdapterConfig):
         self, kernel: jax.Array, bias: jax.Array | None, factors: tuple[jax.Array, ...]
     ) -> tuple[jax.Array, jax.Array | None]:
         a, b, d, scale = (factor.astype(jnp.float32) for factor in factors)
-        added = jnp.tensordot(a * expand(d, a), b, 1, precision="highest")
-        added = added * expand(scale, added)
+        added = jnp.tensordot(a * prepend_axes(d, a), b, 1, precision="highest")
+        added = added * prepend_axes(scale, added)
         return (kernel.astype(jnp.float32) + added).astype(kernel.dtype), bias
 
     def _draw_a(self, _: jax.Array, ins: tuple[int, ...], dtype: np.dtype) -> jax.Array:

@@ -25,7 +25,7 @@ from flaxformer_lite.nn.attentions import arguments
 from flaxformer_lite.nn.functions import kernels, masks, tuning
 from flaxformer_lite.nn.functions.linear_call import forbid_reverse_mode, linear_call
 from flaxformer_lite.nn.functions.sharding import ActivationSharding
-from flaxformer_lite.nn.functions.tuning import ATTENTION, named
+from flaxformer_lite.nn.functions.tuning import ATTENTION, name_arrays
 from flaxformer_lite.types import Array, Tree
 
 TWICE = (
@@ -230,7 +230,7 @@ def _attend_forward(
         return None, finish(state, v_BSKH)
 
     _, (out, lse) = lax.scan(rows, None, jnp.arange(len(given.spans)))
-    out_BTNH, lse = named(ATTENTION, join(out), lse)
+    out_BTNH, lse = name_arrays(ATTENTION, join(out), lse)
     return out_BTNH, (q_BTNH, k_BSKH, v_BSKH, bias, sinks_N, given, out_BTNH, lse)
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from flaxformer_lite.nn.attentions.arguments import Arguments, scores
 from flaxformer_lite.nn.functions import kernels, tuning
-from flaxformer_lite.nn.functions.tuning import ATTENTION, named
+from flaxformer_lite.nn.functions.tuning import ATTENTION, name_arrays
 
 
 def attend(
@@ -36,7 +36,7 @@ def attend(
     """
     scores_BNTS, visible_BTS = logits(q_BTNH, k_BSKH, v_BSKH, args)
     factor = dropout_factor(args, scores_BNTS.shape)
-    return named(
+    return name_arrays(
         ATTENTION, kernels.softmax_pool(scores_BNTS, v_BSKH, visible_BTS, factor, sinks_of(args))
     )
 

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 
 from flaxformer_lite.config import Count, Execution, OneOf, choices
 from flaxformer_lite.config.rules import NotNegative, Positive, Range, Size
-from flaxformer_lite.nn.feed_forwards.moe import Moe, MoeConfig, kept
-from flaxformer_lite.nn.functions.routing import drop, within_capacity
+from flaxformer_lite.nn.feed_forwards.moe import Moe, MoeConfig, kept_tokens
+from flaxformer_lite.nn.functions.routing import drop_choices, within_capacity
 from flaxformer_lite.nn.functions.sharding import sharding_of
 from flaxformer_lite.nn.modules.context import Context
 
@@ -118,7 +118,7 @@ class CapacityMoe(Moe):
         cfg = self.cfg
         batch, length, copies = chosen_BTA.shape
         training = self.has_rng("dropout")
-        keep_L = kept(context, logits_BTX) if cfg.skips_padding else None
+        keep_L = kept_tokens(context, logits_BTX) if cfg.skips_padding else None
         keep_BT = None if keep_L is None else keep_L.reshape(batch, length)
         has_room_for_all = cfg.eval_fraction == 1 and not training
         priority_BT = None
@@ -149,7 +149,7 @@ class CapacityMoe(Moe):
             keep_1L = None if keep_BT is None else keep_BT.reshape(1, -1)
             priority_1L = None if priority_BT is None else priority_BT.reshape(1, -1)
             fits_BTA = fits(one_row, keep_1L, priority_1L).reshape(chosen_BTA.shape)
-        weights_BTA, chosen_BTA = drop(weights_BTA, chosen_BTA, fits_BTA, cfg.num_experts)
+        weights_BTA, chosen_BTA = drop_choices(weights_BTA, chosen_BTA, fits_BTA, cfg.num_experts)
         if cfg.renormalize:
             total_BT1 = weights_BTA.sum(axis=-1, keepdims=True)
             weights_BTA = weights_BTA / jnp.maximum(total_BT1, jnp.finfo(jnp.float32).eps)

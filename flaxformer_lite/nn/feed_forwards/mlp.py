@@ -12,7 +12,7 @@ from flaxformer_lite.nn.functions.sharding import sharding_of
 from flaxformer_lite.nn.functions.tuning import (
     MLP,
     compute_once,
-    named,
+    name_arrays,
     prepare_once,
     recomputes_inputs,
 )
@@ -87,7 +87,7 @@ class FeedForward(nn.Module):
             for name in names
         )
         # Computed before they are named: what a policy keeps is an array already.
-        inputs = tuple(named(MLP, x) for x in compute_once(products, sharding))
+        inputs = tuple(name_arrays(MLP, x) for x in compute_once(products, sharding))
 
         def hidden(inputs: tuple[jax.Array, ...]) -> jax.Array:
             *up, last = inputs

@@ -21,14 +21,14 @@ from flaxformer_lite.nn.functions.ragged_exchange import MeshAxis, exchange
 from flaxformer_lite.nn.functions.routing import (
     balance_loss,
     expert_counts,
-    route,
+    route_tokens,
     router_sums,
     with_gradient,
     z_loss,
 )
 from flaxformer_lite.nn.functions.sharding import ActivationSharding, adapter_of, sharding_of
 from flaxformer_lite.nn.modules.context import Context
-from flaxformer_lite.nn.modules.einsum import IN_LAYER, Einsum, QuantizedKernel, initializer
+from flaxformer_lite.nn.modules.einsum import IN_LAYER, Einsum, QuantizedKernel, make_initializer
 
 CHOICE_BIAS = "choice_bias"  # training/optimizer.py moves it by the sign of its gradient
 LOSSES = "losses"  # the collection of auxiliary losses
@@ -180,7 +180,7 @@ class MoeConfig(parts.FeedForwardConfig):
           logits_X: of the router, [..., X].
           bias_X: the bias of the choice, if the layer has one.
         """
-        return route(
+        return route_tokens(
             logits_X,
             self.experts_per_token,
             score=self.score,
@@ -251,7 +251,7 @@ class Moe(nn.Module):
         y_BTD = Experts(cfg, run, name="experts")(x_BTD, *with_room)
         if self._trains:
             chosen_LA = chosen_BTA.reshape(-1, cfg.experts_per_token)
-            count_X = expert_counts(chosen_LA, cfg.num_experts, kept(context, logits_BTX))
+            count_X = expert_counts(chosen_LA, cfg.num_experts, kept_tokens(context, logits_BTX))
             self.sow(LOADS, "load", count_X)
             if bias_X is not None:
                 y_BTD = with_gradient(y_BTD, bias_X, count_X - count_X.mean())
@@ -298,7 +298,7 @@ class Moe(nn.Module):
         if cfg.losses_over != "layer":
             self._sow_sums(logits_BTX, chosen_BTA, context)
             return
-        keep_L = kept(context, logits_BTX)
+        keep_L = kept_tokens(context, logits_BTX)
         logits_LX = logits_BTX.reshape(-1, cfg.num_experts)
         if cfg.balance:
             chosen_LA = chosen_BTA.reshape(-1, cfg.experts_per_token)
@@ -315,7 +315,7 @@ class Moe(nn.Module):
         if cfg.losses_over == "row":
             sums = router_sums(logits_BTX, chosen_BTA, keep_BT, cfg.balance, cfg.z_loss)
         else:
-            keep_L = kept(context, logits_BTX)
+            keep_L = kept_tokens(context, logits_BTX)
             if keep_L is not None:
                 keep_BT = keep_L.astype(jnp.float32)
             sums = router_sums(
@@ -400,7 +400,7 @@ class ExpertMatrices(nn.Module):
                 " the matrices of attention only."
             )
         is_residual = self.name == "down"
-        init = initializer(cfg.expert.initial, self.fan_in, self.fan_out, residual=is_residual)
+        init = make_initializer(cfg.expert.initial, self.fan_in, self.fan_out, residual=is_residual)
         stored = jnp.dtype(run.param_dtype)
         shape = (cfg.num_experts, self.fan_in, self.fan_out)
         if run.quantize != "none" and IN_LAYER.search(path):
@@ -590,7 +590,7 @@ def hidden_of_experts(cfg: MoeConfig, up_SF: jax.Array, gate_SF: jax.Array | Non
     return act(gate_SF) * up_SF
 
 
-def kept(context: Context | None, x_BTD: jax.Array) -> jax.Array | None:
+def kept_tokens(context: Context | None, x_BTD: jax.Array) -> jax.Array | None:
     """Returns which tokens are no padding, [L]; None for all, or if the mask does not say it."""
     if context is None or isinstance(context.mask, jax.Array):
         return None

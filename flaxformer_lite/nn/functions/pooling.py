@@ -107,7 +107,7 @@ def _check_shapes(name: str, x_BTD: jax.Array, mask_BT: jax.Array) -> None:
         )
 
 
-def shortened(x: jax.Array, width: int) -> jax.Array:
+def truncate_vectors(x: jax.Array, width: int) -> jax.Array:
     """Truncates vectors to their first components, and divides them by their length.
 
     Args:

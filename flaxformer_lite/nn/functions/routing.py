@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from flaxformer_lite.config.choices import ROUTER_SCORES
 
 
-def route(
+def route_tokens(
     logits_X: jax.Array,
     count: int,
     *,
@@ -126,7 +126,7 @@ def within_capacity(
     return fits_S.reshape(copies, tokens).T
 
 
-def drop(
+def drop_choices(
     weights_LA: jax.Array, chosen_LA: jax.Array, fits_LA: jax.Array, experts: int
 ) -> tuple[jax.Array, jax.Array]:
     """Removes choices: their weights are 0, and their expert is number X, which does not exist."""

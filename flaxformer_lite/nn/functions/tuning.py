@@ -74,14 +74,16 @@ def compiler_options(device_kind: str) -> dict[str, bool | int] | None:
 
 
 @overload
-def named(name: str, x: jax.Array, /) -> jax.Array: ...
+def name_arrays(name: str, x: jax.Array, /) -> jax.Array: ...
 
 
 @overload
-def named(name: str, x: jax.Array, y: jax.Array, /, *more: jax.Array) -> tuple[jax.Array, ...]: ...
+def name_arrays(
+    name: str, x: jax.Array, y: jax.Array, /, *more: jax.Array
+) -> tuple[jax.Array, ...]: ...
 
 
-def named(name: str, *arrays: jax.Array) -> jax.Array | tuple[jax.Array, ...]:
+def name_arrays(name: str, *arrays: jax.Array) -> jax.Array | tuple[jax.Array, ...]:
     """Names arrays for the policies of `model.remat`, and changes nothing else.
 
     Returns:

@@ -31,7 +31,7 @@ from flaxformer_lite.nn.functions.block_local import WeightDropout
 from flaxformer_lite.nn.functions.masks import Mask
 from flaxformer_lite.nn.functions.rotary import Phase, rotate
 from flaxformer_lite.nn.functions.sharding import ActivationSharding, sharding_of
-from flaxformer_lite.nn.functions.tuning import OUT, QKV, compute_once, named
+from flaxformer_lite.nn.functions.tuning import OUT, QKV, compute_once, name_arrays
 from flaxformer_lite.nn.modules import cache as caches, kv_cache
 from flaxformer_lite.nn.modules.cache import LayerCache
 from flaxformer_lite.nn.modules.context import Context, ContextLayer, PositionTables
@@ -39,7 +39,7 @@ from flaxformer_lite.nn.modules.dropout import dropout_of_weights
 from flaxformer_lite.nn.modules.einsum import Einsum
 from flaxformer_lite.nn.modules.kv_cache import Seen
 from flaxformer_lite.nn.modules.norms import Norm
-from flaxformer_lite.nn.positions.encoding import Bias, Encoding, Tables, hooks
+from flaxformer_lite.nn.positions.encoding import Bias, Encoding, Tables, list_hooks
 
 # Fewer key and value heads than shards stay whole; each shard of the queries takes what it reads.
 SHARED_HEADS = parts.WhereItDivides("tensor")
@@ -169,14 +169,14 @@ class AttentionConfig(parts.MixerConfig):
         context = self.with_phase(context, x_BTD)
         if not self.position.by_difference and context.columns_BS is None and context.index is None:
             context = context.replace(columns_BS=context.position_ids_BT)
-        if "bias" in hooks(self.position) and not self.position.per_layer:
+        if "bias" in list_hooks(self.position) and not self.position.per_layer:
             sizes = self.table_sizes(x_BTD.shape[-1])
             context = context.replace(tables=options["tables"](self.position, **sizes))
         return share_mask_and_bias(self, context, x_BTD, execution, causal=options["causal"])
 
     def with_phase(self, context: Context, x_BTD: jax.Array) -> Context:
         """Adds the angles by which the position encoding turns queries and keys, if it has any."""
-        if "phase" not in hooks(self.position):
+        if "phase" not in list_hooks(self.position):
             return context
         assert context.position_ids_BT is not None, "a stack numbers its tokens"
         width = self.head_width(x_BTD.shape[-1])
@@ -360,7 +360,7 @@ class Attention(ContextLayer):
         q_BTNH = constrain(q_BTNH, "BTNH")
         k_BSKH = constrain(k_BSKH, "BTNH")
         v_BSKH = constrain(v_BSKH, "BTNH")
-        q_BTNH, k_BSKH, v_BSKH = named(QKV, q_BTNH, k_BSKH, v_BSKH)
+        q_BTNH, k_BSKH, v_BSKH = name_arrays(QKV, q_BTNH, k_BSKH, v_BSKH)
         return q_BTNH, k_BSKH, v_BSKH
 
     def project_out(self, out_BTNH: jax.Array, x_BTD: jax.Array) -> jax.Array:
@@ -371,7 +371,9 @@ class Attention(ContextLayer):
             gate_BTNH = self.project("gate", "BTD,DNH->BTNH", x_BTD)
             out_BTNH = out_BTNH * jax.nn.sigmoid(sharding.constrain(gate_BTNH, "BTNH"))
         out_BTNH = compute_once(out_BTNH, sharding)
-        return named(OUT, self.project("out", "BTNH,NHD->BTD", out_BTNH, width=x_BTD.shape[-1]))
+        return name_arrays(
+            OUT, self.project("out", "BTNH,NHD->BTD", out_BTNH, width=x_BTD.shape[-1])
+        )
 
     def attend(
         self, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: Arguments
@@ -475,12 +477,12 @@ class Attention(ContextLayer):
         encoding = self.cfg.position
         if context.prepared:
             return context.phase
-        if "embed" in hooks(encoding):
+        if "embed" in list_hooks(encoding):
             raise ConfigError(
                 f"position={type(encoding).__name__}: adds to embeddings, which attention by itself"
                 " does not see; use a Stack, or another encoding."
             )
-        if "phase" not in hooks(encoding):
+        if "phase" not in list_hooks(encoding):
             return None
         positions_BT = context.position_ids_BT
         if positions_BT is None:
@@ -507,7 +509,7 @@ class Attention(ContextLayer):
         self, context: Context, x_BTD: jax.Array, q_index_T: jax.Array, k_index_S: jax.Array
     ) -> Bias | jax.Array | None:
         encoding = self.cfg.position
-        if "bias" not in hooks(encoding) or context.bias is not None:
+        if "bias" not in list_hooks(encoding) or context.bias is not None:
             return context.bias
         tables = context.tables
         if encoding.per_layer or tables is None:
@@ -587,7 +589,7 @@ def share_mask_and_bias(
     if isinstance(context.mask, masks.Mask):
         check_mask(context.mask, x_BTD.shape[0], length, length)
         context = context.replace(mask=masks.evaluate_once(context.mask, length))
-    if "bias" in hooks(cfg.position) and not cfg.position.per_layer:
+    if "bias" in list_hooks(cfg.position) and not cfg.position.per_layer:
         assert context.tables is not None, "set by `prepare`"
         bias = bias_over_slots(
             cfg.position, context.tables, index_T, index_T, context.columns_BS, causal=causal

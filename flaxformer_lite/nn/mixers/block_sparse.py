@@ -15,7 +15,7 @@ from flaxformer_lite.nn.mixers.attention import Attention, AttentionVariantConfi
 from flaxformer_lite.nn.modules.cache import LayerCache
 from flaxformer_lite.nn.modules.context import Context
 from flaxformer_lite.nn.modules.documents import documents_of, refuse_split_sequences
-from flaxformer_lite.nn.positions.encoding import hooks
+from flaxformer_lite.nn.positions.encoding import list_hooks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class BlockSparseConfig(AttentionVariantConfig):
                 f"windows, {self.attention.window} in a layer with mixer.name='block_sparse': its"
                 " mixer.block says how far a token sees; give it window=0."
             )
-        if "bias" in hooks(self.position):
+        if "bias" in list_hooks(self.position):
             raise ConfigError(
                 f"position={type(self.position).__name__}: adds to the logits of all pairs of"
                 " tokens, and mixer.name='block_sparse' computes few of them; set"

@@ -14,7 +14,7 @@ from flaxformer_lite.nn.modules.cache import MixerCache
 from flaxformer_lite.nn.modules.context import Context, ContextLayer
 from flaxformer_lite.nn.modules.documents import DocumentReader, with_documents
 from flaxformer_lite.nn.modules.dropout import Dropout
-from flaxformer_lite.nn.modules.einsum import initializer
+from flaxformer_lite.nn.modules.einsum import make_initializer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ class Convolution(ContextLayer):
         length = x_BTD.shape[1]
         width = x_BTD.shape[2]
         dtype = jnp.dtype(self.execution.param_dtype)
-        init = initializer(cfg.initial, cfg.width * width, width)
+        init = make_initializer(cfg.initial, cfg.width * width, width)
         # outputs, inputs, offset: as torch has it
         filters = self.param("filters", init, (width, width, cfg.width), dtype)
         bias_D = self.param("bias", nn.initializers.zeros, (width,), dtype)

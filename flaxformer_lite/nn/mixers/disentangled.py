@@ -27,7 +27,7 @@ from flaxformer_lite.nn.modules.cache import LayerCache
 from flaxformer_lite.nn.modules.context import Context, PositionTables
 from flaxformer_lite.nn.modules.dropout import Dropout
 from flaxformer_lite.nn.modules.einsum import Einsum
-from flaxformer_lite.nn.positions.encoding import Encoding, Table, hooks
+from flaxformer_lite.nn.positions.encoding import Encoding, Table, list_hooks
 
 TERMS = ("c2p", "p2c")
 DENSE = ("dense", "chunked_causal")  # implementations that hold all T x S weights
@@ -91,7 +91,7 @@ class DisentangledConfig(AttentionVariantConfig):
             "windows": plain.window,
             "qk_norm": plain.qk_norm,
             "qkv_clip": plain.clip,
-            "position": set(hooks(plain.position)) - {"embed"},
+            "position": set(list_hooks(plain.position)) - {"embed"},
         }
         for name, value in without.items():
             if value:

@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 from flaxformer_lite.config import ConfigError, Execution, NormConfig, OneOf, choices, parts, rules
 from flaxformer_lite.nn.functions.activations import ACTIVATIONS
 from flaxformer_lite.nn.functions.delta_rule import causal_convolution, gated_delta_rule
-from flaxformer_lite.nn.mixers.recurrent import begin, finish
+from flaxformer_lite.nn.mixers.recurrent import begin_recurrence, finish_recurrence
 from flaxformer_lite.nn.modules import cache as caches
 from flaxformer_lite.nn.modules.cache import StateCache
 from flaxformer_lite.nn.modules.context import Context, ContextLayer
@@ -112,7 +112,7 @@ class GatedDelta(ContextLayer):
         self, x_BTD: jax.Array, context: Context, cache: StateCache | None
     ) -> tuple[jax.Array, StateCache | None]:
         cfg = self.cfg
-        x_BTD, context, (last_BU, matrix_BU) = begin(
+        x_BTD, context, (last_BU, matrix_BU) = begin_recurrence(
             cfg, self.execution, x_BTD, context, cache, cfg.states, causal=True
         )
         batch, length, width = x_BTD.shape
@@ -168,7 +168,7 @@ class GatedDelta(ContextLayer):
         )
         last_BU = last_BSU.reshape(batch, -1).astype(jnp.float32)
         state = last_BU, matrix_BNHF.reshape(batch, -1)
-        return finish(out(out_BTU), context, cache, state)
+        return finish_recurrence(out(out_BTU), context, cache, state)
 
     def _project(self, name: str, x_BTD: jax.Array) -> jax.Array:
         """Applies a projection to heads; those of one number a head are grouped by key head."""

@@ -26,7 +26,7 @@ from flaxformer_lite.nn.modules.cache import LayerCache
 from flaxformer_lite.nn.modules.context import Context
 from flaxformer_lite.nn.modules.einsum import Einsum
 from flaxformer_lite.nn.modules.norms import Norm
-from flaxformer_lite.nn.positions.encoding import hooks
+from flaxformer_lite.nn.positions.encoding import list_hooks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class LatentAttentionConfig(AttentionVariantConfig):
             "qkv_clip": record.clip,
             "attention_gate": record.gate,
             "attention_sinks": record.sinks,
-            "position": "bias" in hooks(record.position),
+            "position": "bias" in list_hooks(record.position),
         }
         for name, is_set in unread.items():
             if is_set:

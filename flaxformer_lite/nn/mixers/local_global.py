@@ -17,7 +17,7 @@ from flaxformer_lite.nn.modules.cache import LayerCache
 from flaxformer_lite.nn.modules.context import Context, PositionTables
 from flaxformer_lite.nn.modules.documents import Documents, documents_of, refuse_split_sequences
 from flaxformer_lite.nn.modules.norms import Norm
-from flaxformer_lite.nn.positions.encoding import Tables, hooks
+from flaxformer_lite.nn.positions.encoding import Tables, list_hooks
 
 GLOBAL = "global_position"  # the tables of positions of the sums, and their prefix in a Context
 
@@ -52,12 +52,12 @@ class LocalGlobalConfig(AttentionVariantConfig):
                 f"windows, {self.attention.window} in a layer with mixer.name='local_global': its"
                 " mixer.radius says how far a token sees; give it window=0."
             )
-        if "bias" in hooks(encoding) and not encoding.by_distance:
+        if "bias" in list_hooks(encoding) and not encoding.by_distance:
             raise ConfigError(
                 f"position={type(encoding).__name__}: mixer.name='local_global' takes a bias that"
                 " depends on the distance alone; set position=T5Buckets() or Alibi()."
             )
-        if "phase" in hooks(encoding) and self.global_block:
+        if "phase" in list_hooks(encoding) and self.global_block:
             raise ConfigError(
                 f"position={type(encoding).__name__}: turns keys by their position, and a sum of"
                 " tokens has none; set mixer.global_block=0, or another position."
@@ -78,7 +78,7 @@ class LocalGlobalConfig(AttentionVariantConfig):
         encoding = self.position
         sizes = self.table_sizes(x_BTD.shape[-1])
         context = self.attention.with_phase(context, x_BTD)
-        if "bias" not in hooks(encoding) or encoding.per_layer:
+        if "bias" not in list_hooks(encoding) or encoding.per_layer:
             return context
         declared = dict(tables(encoding, **sizes))
         if self.global_block:
@@ -226,7 +226,7 @@ class LocalGlobal(Attention):
     def _tables(self, role: str, context: Context, x_BTD: jax.Array) -> Tables | None:
         """Returns the position tables for tokens or for sums, by `role`; None without a bias."""
         encoding = self.cfg.position
-        if "bias" not in hooks(encoding):
+        if "bias" not in list_hooks(encoding):
             return None
         if encoding.per_layer or context.tables is None:
             sizes = self.cfg.table_sizes(x_BTD.shape[-1])

@@ -96,7 +96,7 @@ class Recurrent(ContextLayer):
         run = self.execution
         d_model = x_BTD.shape[-1]
         units = cfg.width(d_model, causal=self.causal)
-        x_BTD, context, state = begin(
+        x_BTD, context, state = begin_recurrence(
             cfg, run, x_BTD, context, cache, [units] * cfg.states, causal=self.causal
         )
         y_BTU, last = Direction(cfg, run, units, name="forward")(x_BTD, state, context)
@@ -108,7 +108,7 @@ class Recurrent(ContextLayer):
         if cfg.units:
             sizes = {"U": y_BTU.shape[-1], "D": d_model}
             y_BTU = Einsum("BTU,UD->BTD", sizes, False, cfg.initial, run, True, name="out")(y_BTU)
-        return finish(y_BTU, context, cache, last)
+        return finish_recurrence(y_BTU, context, cache, last)
 
 
 class Direction(nn.Module):
@@ -124,11 +124,11 @@ class Direction(nn.Module):
         self, x_BTD: jax.Array, state: RecurrentState, context: Context
     ) -> tuple[jax.Array, RecurrentState]:
         """Returns the outputs [B, T, U] and the last state."""
-        gates_BTZU, step = declare(self, self.cfg, self.execution, self.units, x_BTD)
+        gates_BTZU, step = declare_cell(self, self.cfg, self.execution, self.units, x_BTD)
         return read_tokens(self.execution, step, state, gates_BTZU, context, reverse=self.reverse)
 
 
-def declare(
+def declare_cell(
     module: nn.Module, cfg: RecurrentConfig, execution: Execution, units: int, x_BTD: jax.Array
 ) -> tuple[jax.Array, Callable[[RecurrentState, jax.Array], RecurrentState]]:
     """Declares a cell's weights in a module that is being called.
@@ -170,7 +170,7 @@ def read_tokens(
     return read(step, state, gates_BTZU, context.starts_BT, context.keep_BT)
 
 
-def begin(
+def begin_recurrence(
     cfg: parts.MixerConfig,
     execution: Execution,
     x_BTD: jax.Array,
@@ -215,7 +215,7 @@ def begin(
     return x_BTD, context, tuple(jnp.where(index == 0, zero, s) for zero, s in pairs)
 
 
-def finish(
+def finish_recurrence(
     y_BTD: jax.Array, context: Context, cache: StateCache | None, state: RecurrentState
 ) -> tuple[jax.Array, StateCache | None]:
     """Returns the output, and the cache after it; None without one."""

@@ -20,12 +20,18 @@ from flaxformer_lite.nn.functions.masks import Mask
 from flaxformer_lite.nn.functions.recurrent import RecurrentState, recurrent, scan_cell
 from flaxformer_lite.nn.mixers.gru import GruConfig
 from flaxformer_lite.nn.mixers.lstm import LstmConfig
-from flaxformer_lite.nn.mixers.recurrent import RecurrentConfig, begin, declare, finish, read_tokens
+from flaxformer_lite.nn.mixers.recurrent import (
+    RecurrentConfig,
+    begin_recurrence,
+    declare_cell,
+    finish_recurrence,
+    read_tokens,
+)
 from flaxformer_lite.nn.mixers.rnn import RnnConfig
 from flaxformer_lite.nn.modules import cache as caches
 from flaxformer_lite.nn.modules.cache import StateCache
 from flaxformer_lite.nn.modules.context import Context, ContextLayer
-from flaxformer_lite.nn.modules.einsum import Einsum, initializer
+from flaxformer_lite.nn.modules.einsum import Einsum, make_initializer
 
 CELLS: dict[str, type[RecurrentConfig]] = {"rnn": RnnConfig, "lstm": LstmConfig, "gru": GruConfig}
 Attend = Callable[[jax.Array, jax.Array | None], jax.Array]
@@ -105,8 +111,10 @@ class RecurrentAttention(ContextLayer):
         units = cfg.width(width, causal=True)
         loops = cfg.query == "previous"
         sizes = [units] * cfg.inner.states + [width] * loops
-        x_BTD, context, state = begin(cfg, run, x_BTD, context, cache, sizes, causal=True)
-        gates_BTZU, step = declare(self, cfg.inner, run, units, x_BTD)
+        x_BTD, context, state = begin_recurrence(
+            cfg, run, x_BTD, context, cache, sizes, causal=True
+        )
+        gates_BTZU, step = declare_cell(self, cfg.inner, run, units, x_BTD)
         attend, visible_BTS, cache = self._source(x_BTD, context, cache, units)
         if loops:
             kernel_DZU = Kernel("DZU", (width, cfg.inner.gates, units), cfg, run, name="context")(
@@ -136,7 +144,7 @@ class RecurrentAttention(ContextLayer):
         out = Einsum(
             "BTU,UD->BTD", {"U": units + width, "D": width}, False, cfg.initial, run, name="out"
         )
-        return finish(jnp.tanh(out(joined_BTU)), context, cache, state)
+        return finish_recurrence(jnp.tanh(out(joined_BTU)), context, cache, state)
 
     def _source(
         self, x_BTD: jax.Array, context: Context, cache: StateCache | None, units: int
@@ -204,7 +212,7 @@ class Kernel(nn.Module):
 
     @nn.compact
     def __call__(self, like: jax.Array) -> jax.Array:
-        init = initializer(self.cfg.initial, self.shape[0], self.shape[-1])
+        init = make_initializer(self.cfg.initial, self.shape[0], self.shape[-1])
         return self.param("kernel", init, self.shape, jnp.dtype(self.execution.param_dtype)).astype(
             like.dtype
         )

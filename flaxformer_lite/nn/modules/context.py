@@ -17,7 +17,7 @@ from flaxformer_lite.nn.attentions.arguments import check_slots
 from flaxformer_lite.nn.functions.masks import Mask
 from flaxformer_lite.nn.functions.rotary import Phase
 from flaxformer_lite.nn.modules.cache import Cache, LayerOutput, MixerCache, capacity_of
-from flaxformer_lite.nn.positions.encoding import Encoding, Table, Tables, hooks
+from flaxformer_lite.nn.positions.encoding import Encoding, Table, Tables, list_hooks
 
 
 class Context(flax.struct.PyTreeNode):
@@ -116,7 +116,7 @@ class PositionTables(nn.Module):
             name: getattr(self, name) for name in ("d_model", "num_heads", "head_dim", "max_length")
         }
         dtype = jnp.dtype(self.execution.param_dtype)
-        first = next(iter(hooks(self.encoding)), "")
+        first = next(iter(list_hooks(self.encoding)), "")
         params = {}
         for name, table in self.encoding.tables(**sizes).items():
             if self.hook == (table.hook or first):

@@ -19,7 +19,7 @@ from flaxformer_lite.nn.functions.sharding import adapter_of, sharding_of
 IN_LAYER = re.compile(r"(^|/)(layer|block)_\d+/(?!.*(router|shared_gate)/kernel$)")
 
 
-def initializer(
+def make_initializer(
     cfg: InitConfig, fan_in: int, fan_out: int, *, residual: bool = False, gain: float = 1.0
 ) -> Callable:
     """Builds the initializer that a record names.
@@ -60,7 +60,7 @@ class Letters:
         return tuple(sizes[letter] for letter in letters)
 
 
-def expand(part: jax.Array, x: jax.Array) -> jax.Array:
+def prepend_axes(part: jax.Array, x: jax.Array) -> jax.Array:
     """Adds leading axes of size 1 to an array of the last axes of x, so that it broadcasts."""
     return part.reshape((1,) * (x.ndim - part.ndim) + part.shape)
 
@@ -135,7 +135,9 @@ class Einsum(nn.Module):
         letters = Letters(self.equation)
         fan_in = math.prod(letters.shape(letters.ins, self.sizes))
         fan_out = math.prod(letters.shape(letters.outs, self.sizes))
-        return initializer(self.initial, fan_in, fan_out, residual=self.residual, gain=self.gain)
+        return make_initializer(
+            self.initial, fan_in, fan_out, residual=self.residual, gain=self.gain
+        )
 
     @property
     def _shape(self) -> tuple[int, ...]:

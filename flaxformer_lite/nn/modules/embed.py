@@ -14,7 +14,7 @@ from flaxformer_lite.nn.modules.context import PositionTables
 from flaxformer_lite.nn.modules.dropout import Dropout
 from flaxformer_lite.nn.modules.einsum import Einsum
 from flaxformer_lite.nn.modules.norms import Norm
-from flaxformer_lite.nn.positions.encoding import Encoding, hooks
+from flaxformer_lite.nn.positions.encoding import Encoding, list_hooks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,7 @@ class EmbedInputs(nn.Module):
             if token_type_ids_BT is None:
                 token_type_ids_BT = jnp.zeros(x_BTE.shape[:2], jnp.int32)
             x_BTE = x_BTE + take_rows(types_UE, token_type_ids_BT).astype(x_BTE.dtype)
-        if "embed" in hooks(cfg.position):
+        if "embed" in list_hooks(cfg.position):
             table_sizes = (cfg.width, 1, 1, cfg.max_length)
             tables = PositionTables(
                 cfg.position, "embed", *table_sizes, cfg.initial, run, name="position"

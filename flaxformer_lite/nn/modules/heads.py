@@ -14,7 +14,7 @@ from flaxformer_lite.nn.functions.activations import ACTIVATIONS
 from flaxformer_lite.nn.functions.losses import DeferredLogits
 from flaxformer_lite.nn.functions.sharding import adapter_of, sharding_of
 from flaxformer_lite.nn.modules.dropout import Dropout
-from flaxformer_lite.nn.modules.einsum import Einsum, initializer
+from flaxformer_lite.nn.modules.einsum import Einsum, make_initializer
 from flaxformer_lite.nn.modules.norms import Norm
 
 LABELS = {"question_answering": 2, "multiple_choice": 1}  # number of labels that the task fixes
@@ -57,7 +57,7 @@ class VocabHead(nn.Module):
         kernel_VE = embedding_VE
         sharding = sharding_of(self.execution)
         if not cfg.tied:
-            init = initializer(cfg.initial, x.shape[-1], cfg.vocab_size)
+            init = make_initializer(cfg.initial, x.shape[-1], cfg.vocab_size)
             kernel_VE = self.param("kernel", init, (cfg.vocab_size, x.shape[-1]), dtype)
             kernel_VE = sharding.gather_weight(kernel_VE, "/".join((*self.path, "kernel")))
         if cfg.bias:

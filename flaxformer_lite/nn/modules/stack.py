@@ -17,7 +17,7 @@ from flaxformer_lite.nn.modules.cache import Cache, MixerCache, check_room, chec
 from flaxformer_lite.nn.modules.context import Context, PositionTables, with_options
 from flaxformer_lite.nn.modules.dropout import Dropout
 from flaxformer_lite.nn.modules.norms import Norm
-from flaxformer_lite.nn.positions.encoding import Encoding, hooks
+from flaxformer_lite.nn.positions.encoding import Encoding, list_hooks
 
 POLICIES: dict[str, Callable[..., bool] | None] = {
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
@@ -129,7 +129,7 @@ class Stack(nn.Module):
     def _embedded(self, x_BTD: jax.Array, context: Context) -> jax.Array:
         mixer = self.cfg.pattern[0].mixer
         encoding = getattr(mixer, "position", None)
-        if mixer is None or encoding is None or "embed" not in hooks(encoding):
+        if mixer is None or encoding is None or "embed" not in list_hooks(encoding):
             return x_BTD
         sizes = mixer.table_sizes(x_BTD.shape[-1])
         tables = PositionTables(

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer_lite.nn.positions.encoding import Encoding, Tables, relative
+from flaxformer_lite.nn.positions.encoding import Encoding, Tables, relative_positions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,9 @@ class Alibi(Encoding):
         bidirectional: bool,
     ) -> jax.Array:
         slopes_N = jnp.asarray(slopes(q_BTNH.shape[2], self.max_bias), jnp.float32)
-        distance_BTS = jnp.abs(relative(q_positions_BT, k_positions_BS)).astype(jnp.float32)
+        distance_BTS = jnp.abs(relative_positions(q_positions_BT, k_positions_BS)).astype(
+            jnp.float32
+        )
         return -slopes_N[None, :, None, None] * distance_BTS[:, None]
 
 

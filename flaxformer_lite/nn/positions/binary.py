@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.nn.positions.encoding import Encoding, Tables, add
+from flaxformer_lite.nn.positions.encoding import Encoding, Tables, add_encoding
 
 BITS = 31  # of a nonnegative int32
 
@@ -21,4 +21,4 @@ class Binary(Encoding):
         width = x_BTD.shape[-1]
         shifts_11D = jnp.arange(min(width, BITS), dtype=jnp.int32)[None, None, :]
         bits_BTD = (positions_BT[:, :, None].astype(jnp.int32) >> shifts_11D) & 1
-        return add(x_BTD, jnp.pad(bits_BTD, ((0, 0), (0, 0), (0, max(width - BITS, 0)))))
+        return add_encoding(x_BTD, jnp.pad(bits_BTD, ((0, 0), (0, 0), (0, max(width - BITS, 0)))))

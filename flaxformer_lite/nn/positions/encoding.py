@@ -91,12 +91,12 @@ class Encoding(Record):
         bidirectional: bool,
     ) -> "Bias | None":
         """Returns the `bias` argument of `attend`, or None if the encoding has no bias."""
-        if "bias" not in hooks(self):
+        if "bias" not in list_hooks(self):
             return None
         return Bias(tables, q_positions_BT, k_positions_BS, self, bidirectional)
 
 
-def hooks(encoding: Encoding) -> tuple[str, ...]:
+def list_hooks(encoding: Encoding) -> tuple[str, ...]:
     """Lists the hooks among `embed`, `phase` and `bias` that an encoding overrides."""
     return tuple(
         name for name in HOOKS if getattr(type(encoding), name) is not getattr(Encoding, name)
@@ -152,7 +152,7 @@ class Bias:
         return self._of(q_BTNH[:1, :1], jnp.zeros((1, 1), jnp.int32), ahead_1L)[0, :, 0]
 
 
-def relative(q_positions_BT: jax.Array, k_positions_BS: jax.Array) -> jax.Array:
+def relative_positions(q_positions_BT: jax.Array, k_positions_BS: jax.Array) -> jax.Array:
     """Computes how far each key is ahead of each query.
 
     Returns:
@@ -161,6 +161,6 @@ def relative(q_positions_BT: jax.Array, k_positions_BS: jax.Array) -> jax.Array:
     return k_positions_BS[:, None, :] - q_positions_BT[:, :, None]
 
 
-def add(x_BTD: jax.Array, encoding_BTD: jax.Array) -> jax.Array:
+def add_encoding(x_BTD: jax.Array, encoding_BTD: jax.Array) -> jax.Array:
     """Adds in the dtype of `x_BTD`; an encoding with a single row applies to all examples."""
     return x_BTD + encoding_BTD.astype(x_BTD.dtype)

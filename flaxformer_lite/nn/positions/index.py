@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import Positive
-from flaxformer_lite.nn.positions.encoding import Encoding, Tables, add
+from flaxformer_lite.nn.positions.encoding import Encoding, Tables, add_encoding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,4 +23,4 @@ class Index(Encoding):
     unit: Positive = 512.0  # number of positions over which the encoding grows by one
 
     def embed(self, tables: Tables, x_BTD: jax.Array, positions_BT: jax.Array) -> jax.Array:
-        return add(x_BTD, positions_BT[:, :, None].astype(jnp.float32) / self.unit)
+        return add_encoding(x_BTD, positions_BT[:, :, None].astype(jnp.float32) / self.unit)

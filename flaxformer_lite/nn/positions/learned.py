@@ -6,7 +6,7 @@ import jax
 
 from flaxformer_lite.config import Count
 from flaxformer_lite.nn.functions.embedding import take_rows
-from flaxformer_lite.nn.positions.encoding import Encoding, Table, Tables, add
+from flaxformer_lite.nn.positions.encoding import Encoding, Table, Tables, add_encoding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,4 +36,4 @@ class Learned(Encoding):
                 f"{x_BTD.shape[1]} tokens, but the position table ends at max_length={capacity}:"
                 " shorten the examples or raise model.max_length."
             )
-        return add(x_BTD, take_rows(table_TD, positions_BT + self.offset))
+        return add_encoding(x_BTD, take_rows(table_TD, positions_BT + self.offset))

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import Size
-from flaxformer_lite.nn.positions.encoding import Encoding, Table, Tables, relative
+from flaxformer_lite.nn.positions.encoding import Encoding, Table, Tables, relative_positions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,9 @@ class Shaw(Encoding):
         key_RH = tables["key"].astype(q_BTNH.dtype)
         dots_BNTR = jnp.einsum("BTNH,RH->BNTR", q_BTNH, key_RH, preferred_element_type=jnp.float32)
         ahead_BTS = jnp.clip(
-            relative(q_positions_BT, k_positions_BS), -self.max_distance, self.max_distance
+            relative_positions(q_positions_BT, k_positions_BS),
+            -self.max_distance,
+            self.max_distance,
         )
         bucket_B1TS = (ahead_BTS + self.max_distance)[:, None]
         return jnp.take_along_axis(dots_BNTR, bucket_B1TS, axis=-1) * q_BTNH.shape[-1] ** -0.5

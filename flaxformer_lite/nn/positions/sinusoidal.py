@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.config import Count, OneOf, Positive
-from flaxformer_lite.nn.positions.encoding import Encoding, Table, Tables, add
+from flaxformer_lite.nn.positions.encoding import Encoding, Table, Tables, add_encoding
 
 Layout = Annotated[str, OneOf(("interleaved", "halves"))]
 
@@ -60,4 +60,4 @@ class Sinusoidal(Encoding):
             added_BTD = jnp.stack([sin_BTP, cos_BTP], axis=-1).reshape(*positions_BT.shape, width)
         if self.zero_at is not None:
             added_BTD = jnp.where((positions_BT == self.zero_at)[:, :, None], 0.0, added_BTD)
-        return add(x_BTD, added_BTD)
+        return add_encoding(x_BTD, added_BTD)

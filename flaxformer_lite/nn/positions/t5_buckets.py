@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.config import Size
-from flaxformer_lite.nn.positions.encoding import Encoding, Table, Tables, relative
+from flaxformer_lite.nn.positions.encoding import Encoding, Table, Tables, relative_positions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class T5Buckets(Encoding):
         *,
         bidirectional: bool,
     ) -> jax.Array:
-        ahead_BTS = relative(q_positions_BT, k_positions_BS)
+        ahead_BTS = relative_positions(q_positions_BT, k_positions_BS)
         bucket_BTS = buckets(
             ahead_BTS, self.num_buckets, self.max_distance, bidirectional=bidirectional
         )

@@ -107,7 +107,7 @@ def cell_text(cell: Cell) -> str:
     return str(cell)
 
 
-def shortened(text: str) -> str:
+def shorten_text(text: str) -> str:
     """Puts a text on one line and truncates it."""
     line = " ".join(text.split())
     if len(line) <= TEXT:

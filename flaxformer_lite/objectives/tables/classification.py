@@ -25,14 +25,14 @@ from flaxformer_lite.objectives.base import (
     Baseline,
     Dataset,
     Metric,
-    score,
+    score_metric,
 )
 from flaxformer_lite.objectives.rows import (
     ClassNames,
     Example,
     TableRecords,
     TokenRow,
-    framed,
+    pad_row,
 )
 from flaxformer_lite.objectives.sums import LossSums
 from flaxformer_lite.objectives.tables import scores
@@ -42,7 +42,7 @@ from flaxformer_lite.objectives.tables.breakdown import (
     class_table,
     confusion_matrix,
     confusion_tables,
-    shortened,
+    shorten_text,
     worst_table,
 )
 from flaxformer_lite.objectives.tables.task import (
@@ -70,17 +70,22 @@ MOST_NUMBERS = 20
 MOST_NAMES = 1000
 LOSS = Metric("loss", unit="nats per text")
 METRICS = {
-    "single": (ACCURACY, score("f1", "F1"), score("matthews", "Matthews correlation"), LOSS),
+    "single": (
+        ACCURACY,
+        score_metric("f1", "F1"),
+        score_metric("matthews", "Matthews correlation"),
+        LOSS,
+    ),
     "multiple": (
-        score("f1_micro", "micro F1", live=True),
-        score("f1_macro", "macro F1"),
+        score_metric("f1_micro", "micro F1", live=True),
+        score_metric("f1_macro", "macro F1"),
         ACCURACY,
         LOSS,
     ),
     "number": (
         Metric("squared_error", live=True),
-        score("pearson", "Pearson correlation", live=True),
-        score("spearman", "Spearman correlation"),
+        score_metric("pearson", "Pearson correlation", live=True),
+        score_metric("spearman", "Spearman correlation"),
     ),
 }
 TEXTS = (
@@ -240,7 +245,7 @@ class Classification(Labelled):
         if self.kind == "single" and self.class_weights:
             weight = np.float32(self.class_weights[int(target)])  # what the mean divides by
         name = "number" if self.kind == "number" else "label"
-        return {"inputs": framed(row, records), "targets": {name: target, "weights": weight}}
+        return {"inputs": pad_row(row, records), "targets": {name: target, "weights": weight}}
 
     def outputs(self, model: nn.Module, inputs: Arrays) -> jax.Array:
         return model(**inputs).logits.astype(jnp.float32)
@@ -288,7 +293,7 @@ class Classification(Labelled):
         logits_NC = predictions["logits"]
         target = np.stack([data.records.features[i][1] for i in examples])
         if self.kind == "number":
-            return scores.correlations(logits_NC[:, 0], target)
+            return scores.compute_correlations(logits_NC[:, 0], target)
         if self.kind == "multiple":
             return scores.multiple_labels(logits_NC > 0, target)
         return scores.single_label(logits_NC.argmax(axis=-1), target, classes=len(self.labels))
@@ -304,7 +309,7 @@ class Classification(Labelled):
         def text(number: int) -> str:
             row = records.rows[records.row_of[examples[number]]]
             texts = [row[role] for role in ("text", "second") if row[role]]
-            return shortened(" | ".join(texts))
+            return shorten_text(" | ".join(texts))
 
         if self.kind == "number":
             error = np.abs(logits_NC[:, 0] - target)

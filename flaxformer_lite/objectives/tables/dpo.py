@@ -22,9 +22,9 @@ from flaxformer_lite.objectives.base import (
     Baseline,
     Dataset,
     Metric,
-    score,
+    score_metric,
 )
-from flaxformer_lite.objectives.rows import ANSWERS, Example, Messages, TableRecords, fill
+from flaxformer_lite.objectives.rows import ANSWERS, Example, Messages, TableRecords, fill_row
 from flaxformer_lite.objectives.sums import LossSums
 from flaxformer_lite.objectives.tables.chat import (
     ChatTask,
@@ -68,10 +68,10 @@ class Dpo(ChatTask):
     @property
     def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]
         shown: tuple[Metric, ...] = (
-            score("reward_accuracy", form=".1%", live=True),
-            score("margin", "reward margin", live=True),
+            score_metric("reward_accuracy", form=".1%", live=True),
+            score_metric("margin", "reward margin", live=True),
             Metric("loss", unit="nats per pair"),
-            score("chosen_reward"),
+            score_metric("chosen_reward"),
             Metric("rejected_reward"),
         )
         if self.written_rows:
@@ -99,8 +99,8 @@ class Dpo(ChatTask):
         """
         pair = records.features[index]
         room = records.length + 1
-        ids, segments = fill([side.ids for side in pair], room, records.tokenizer.pad_id)
-        answers, _ = fill([side.answers for side in pair], room, 0)
+        ids, segments = fill_row([side.ids for side in pair], room, records.tokenizer.pad_id)
+        answers, _ = fill_row([side.answers for side in pair], room, 0)
         reference = np.zeros(2, np.float32)
         if records.reference is not None:
             reference = records.reference[index]

@@ -15,7 +15,7 @@ from flaxformer_lite.objectives.rows import (
     Example,
     Messages,
     TableRecords,
-    fill,
+    fill_row,
     next_tokens,
 )
 from flaxformer_lite.objectives.tables.chat import (
@@ -69,7 +69,7 @@ class Instruction(ChatTask):
         """
         pieces = records.features[index]
         example = next_tokens([piece.ids for piece in pieces], records)
-        answers, _ = fill([piece.answers for piece in pieces], records.length + 1, 0)
+        answers, _ = fill_row([piece.answers for piece in pieces], records.length + 1, 0)
         example["targets"]["weights"] *= answers[1:]
         return example
 

@@ -19,7 +19,7 @@ from flaxformer_lite.config.rules import Positive, Size
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.nn.functions.maxsim import maxsim
 from flaxformer_lite.nn.functions.pooling import to_unit_length
-from flaxformer_lite.objectives.base import Metric, score
+from flaxformer_lite.objectives.base import Metric, score_metric
 from flaxformer_lite.objectives.rows import Example, TableRecords, Tokenizer
 from flaxformer_lite.objectives.sums import LossSums, class_loss
 from flaxformer_lite.objectives.tables.sentence_embeddings import (
@@ -52,7 +52,7 @@ class LateInteraction(PairSimilarity):
     @property
     def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]
         return (
-            score("accuracy", "accuracy in the batch", form=".1%", live=True),
+            score_metric("accuracy", "accuracy in the batch", form=".1%", live=True),
             Metric("loss", unit="nats per text"),
         )
 

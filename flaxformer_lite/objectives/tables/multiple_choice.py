@@ -30,7 +30,7 @@ from flaxformer_lite.objectives.rows import (
     Example,
     TableRecords,
     TokenRow,
-    framed,
+    pad_row,
 )
 from flaxformer_lite.objectives.sums import LossSums, class_loss
 from flaxformer_lite.objectives.tables.task import Column, Row, Task, text_of
@@ -148,7 +148,7 @@ class MultipleChoice(Task):
         padding, with one token attended to.
         """
         chosen = records.features[index]
-        absent = {name: np.zeros_like(x) for name, x in framed(chosen.rows[0], records).items()}
+        absent = {name: np.zeros_like(x) for name, x in pad_row(chosen.rows[0], records).items()}
         absent["input_ids"] += records.tokenizer.pad_id
         absent["attention_mask"][0] = 1  # a softmax over no tokens would be NaN
         rows = []
@@ -156,7 +156,7 @@ class MultipleChoice(Task):
             if row is None:
                 rows.append(absent)
             else:
-                rows.append(framed(row, records))
+                rows.append(pad_row(row, records))
         inputs = jax.tree.map(lambda *choices: np.stack(choices), *rows)
         return {"inputs": inputs, "targets": {"label": chosen.label, "weights": np.float32(1)}}
 

@@ -22,7 +22,7 @@ from flaxformer_lite.objectives.base import (
     Baseline,
     Dataset,
     Metric,
-    score,
+    score_metric,
 )
 from flaxformer_lite.objectives.rows import (
     ClassNames,
@@ -30,9 +30,9 @@ from flaxformer_lite.objectives.rows import (
     Spans,
     TableRecords,
     TokenRow,
-    framed,
+    pad_row,
 )
-from flaxformer_lite.objectives.sums import LossSums, weighted
+from flaxformer_lite.objectives.sums import LossSums, sum_weighted
 from flaxformer_lite.objectives.tables.answers import Answer, answers_of, best_span, squad_scores
 from flaxformer_lite.objectives.tables.task import Column, Row, Task, text_of, texts_of
 from flaxformer_lite.types import Arrays, Predictions
@@ -90,9 +90,9 @@ class QuestionAnswering(Task):
     )
     sample = ({"question": "what?", "context": "a text", "answers": "text"},)
     shown = (
-        score("f1", "F1", form=".1%"),
-        score("exact", "exact match", form=".1%", live=True),
-        score("span_accuracy", "right spans in windows", form=".1%"),
+        score_metric("f1", "F1", form=".1%"),
+        score_metric("exact", "exact match", form=".1%", live=True),
+        score_metric("span_accuracy", "right spans in windows", form=".1%"),
         Metric("loss", unit="nats per border"),
     )
 
@@ -122,7 +122,7 @@ class QuestionAnswering(Task):
             "end": np.int32(window.end),
             "weights": np.float32(1),
         }
-        return {"inputs": framed(window.row, records), "targets": targets}
+        return {"inputs": pad_row(window.row, records), "targets": targets}
 
     def outputs(self, model: nn.Module, inputs: Arrays) -> Borders:
         output = model(**inputs)
@@ -134,7 +134,7 @@ class QuestionAnswering(Task):
         first_B = optax.softmax_cross_entropy_with_integer_labels(*start)
         last_B = optax.softmax_cross_entropy_with_integer_labels(*end)
         right_B = [jnp.argmax(logits, axis=-1) == column for logits, column in borders]
-        return weighted(
+        return sum_weighted(
             (first_B + last_B) / 2, targets["weights"], span_accuracy=right_B[0] & right_B[1]
         )
 

@@ -22,8 +22,8 @@ from flaxformer_lite.objectives.base import (
     Dataset,
     Metric,
 )
-from flaxformer_lite.objectives.rows import Example, TableRecords, Tokenizer, TokenRow, framed
-from flaxformer_lite.objectives.sums import LossSums, weighted
+from flaxformer_lite.objectives.rows import Example, TableRecords, Tokenizer, TokenRow, pad_row
+from flaxformer_lite.objectives.sums import LossSums, sum_weighted
 from flaxformer_lite.objectives.tables import retrieval
 from flaxformer_lite.objectives.tables.task import Column, Row, Task, number_of, texts_of
 from flaxformer_lite.types import Arrays, Predictions
@@ -85,7 +85,7 @@ class Reranking(Task):
         """
         row, label, _ = records.features[index]
         return {
-            "inputs": framed(row, records),
+            "inputs": pad_row(row, records),
             "targets": {"label": label, "weights": np.float32(1)},
         }
 
@@ -93,7 +93,7 @@ class Reranking(Task):
         return model(**inputs).logits[:, 0].astype(jnp.float32)
 
     def loss(self, outputs: jax.Array, targets: Arrays, *, chunks: int) -> LossSums:
-        return weighted(
+        return sum_weighted(
             optax.sigmoid_binary_cross_entropy(outputs, targets["label"]), targets["weights"]
         )
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from flaxformer_lite.objectives.base import score
-from flaxformer_lite.objectives.tables.scores import library
+from flaxformer_lite.objectives.base import score_metric
+from flaxformer_lite.objectives.tables.scores import import_library
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 BLOCK = 512  # questions compared with all answers at a time
 Vectors: TypeAlias = "np.ndarray | csr_array"
 METRICS = (
-    score("mrr", "mean reciprocal rank"),
-    score("recall_1", "recall at 1", form=".1%", live=True),
-    score("recall_10", "recall at 10", form=".1%", live=True),
+    score_metric("mrr", "mean reciprocal rank"),
+    score_metric("recall_1", "recall at 1", form=".1%", live=True),
+    score_metric("recall_10", "recall at 10", form=".1%", live=True),
 )
 
 
@@ -61,7 +61,7 @@ def same_words(first: Sequence[str], second: Sequence[str]) -> "tuple[csr_array,
 
     Returns None without scikit-learn, or without words.
     """
-    text = library("sklearn.feature_extraction.text")
+    text = import_library("sklearn.feature_extraction.text")
     if text is None:
         return None
     try:

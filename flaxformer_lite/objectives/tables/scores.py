@@ -19,7 +19,7 @@ LOG = logging.getLogger("flaxformer_lite")
 
 
 @functools.cache
-def library(name: str) -> ModuleType | None:
+def import_library(name: str) -> ModuleType | None:
     """Imports a library of the extra; returns None, with one warning, if it is not installed."""
     try:
         return importlib.import_module(name)
@@ -81,12 +81,12 @@ def micro_f1(predicted: np.ndarray, true: np.ndarray) -> float:
     return float(2 * hits / total)
 
 
-def correlations(predicted: np.ndarray, true: np.ndarray) -> dict[str, float]:
+def compute_correlations(predicted: np.ndarray, true: np.ndarray) -> dict[str, float]:
     """Computes the Pearson and Spearman correlations of numbers, [N].
 
     They are 0 where one of the two is constant.
     """
-    stats = library("scipy.stats")
+    stats = import_library("scipy.stats")
     if stats is None or len(true) < 2:
         return {}
     if np.ptp(predicted) == 0 or np.ptp(true) == 0:
@@ -99,7 +99,7 @@ def correlations(predicted: np.ndarray, true: np.ndarray) -> dict[str, float]:
 
 def translation(written: list[str], references: list[str]) -> dict[str, float]:
     """Computes corpus BLEU and chrF, from 0 to 100, as sacrebleu (Post 2018, Popović 2015)."""
-    sacrebleu = library("sacrebleu")
+    sacrebleu = import_library("sacrebleu")
     if sacrebleu is None:
         return {}
     return {
@@ -113,7 +113,7 @@ def summaries(written: list[str], references: list[str]) -> dict[str, float]:
 
     Scores are from 0 to 1, with stemming (Lin 2004).
     """
-    rouge = library("rouge_score.rouge_scorer")
+    rouge = import_library("rouge_score.rouge_scorer")
     if rouge is None:
         return {}
     names = ("rouge1", "rouge2", "rougeLsum")

@@ -21,12 +21,12 @@ import optax
 from flaxformer_lite.config import ConfigError, ModelConfig, choices
 from flaxformer_lite.config.rules import Count, OneOf, Positive, Size
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.nn.functions.pooling import mean_pool, pool, shortened
+from flaxformer_lite.nn.functions.pooling import mean_pool, pool, truncate_vectors
 from flaxformer_lite.objectives.base import (
     Baseline,
     Dataset,
     Metric,
-    score,
+    score_metric,
 )
 from flaxformer_lite.objectives.rows import (
     PACKING,
@@ -35,20 +35,20 @@ from flaxformer_lite.objectives.rows import (
     TableRecords,
     Tokenizer,
     TokenRow,
-    framed,
+    pad_row,
 )
-from flaxformer_lite.objectives.sums import TOKENS, LossSums, weighted
+from flaxformer_lite.objectives.sums import TOKENS, LossSums, sum_weighted
 from flaxformer_lite.objectives.tables import retrieval
-from flaxformer_lite.objectives.tables.scores import correlations
+from flaxformer_lite.objectives.tables.scores import compute_correlations
 from flaxformer_lite.objectives.tables.task import Column, Row, Task, number_of, text_of
 from flaxformer_lite.types import Arrays, Predictions
 
 Kind = Annotated[str, OneOf(("pairs", "scores"))]
 Pooling = Annotated[str, OneOf(("", *choices.POOLINGS))]
 EXCLUDED = -1e30  # the logit of what does not count
-SPEARMAN = score("spearman", "Spearman correlation", live=True)
-PEARSON = score("pearson", "Pearson correlation")
-ACCURACY = score("accuracy", "accuracy in the batch", form=".1%")
+SPEARMAN = score_metric("spearman", "Spearman correlation", live=True)
+PEARSON = score_metric("pearson", "Pearson correlation")
+ACCURACY = score_metric("accuracy", "accuracy in the batch", form=".1%")
 
 
 class Texts(NamedTuple):
@@ -105,7 +105,7 @@ class SentenceEmbeddings(Task):
         loss = Metric("loss", unit="nats per text")
         cut = []
         for size in self.sizes:
-            cut.append(score(f"mrr_{size}", f"mean reciprocal rank at width {size}"))
+            cut.append(score_metric(f"mrr_{size}", f"mean reciprocal rank at width {size}"))
         alike = (SPEARMAN, PEARSON)
         if self.kind == "scores":
             return (*alike, loss)
@@ -201,7 +201,7 @@ class SentenceEmbeddings(Task):
         Targets are texts, [C] int32, and weights, [] float32; with `scores` also the score.
         """
         feature = records.features[index]
-        rows = [framed(row, records) for row in _with_anchor_for_absent(feature)]
+        rows = [pad_row(row, records) for row in _with_anchor_for_absent(feature)]
         inputs = {}
         for name in ("input_ids", "attention_mask"):
             inputs[name] = np.stack([row[name] for row in rows])
@@ -225,7 +225,7 @@ class SentenceEmbeddings(Task):
 
     def loss(self, outputs: jax.Array, targets: Arrays, *, chunks: int) -> LossSums:
         weight_B = targets["weights"]
-        widths = [outputs, *(shortened(outputs, size) for size in self.sizes)]
+        widths = [outputs, *(truncate_vectors(outputs, size) for size in self.sizes)]
         if self.kind == "scores":
             alike = []
             for z_BCD in widths:
@@ -244,7 +244,7 @@ class SentenceEmbeddings(Task):
             losses.append(optax.softmax_cross_entropy_with_integer_labels(logits_BK, own_B))
         total_B = sum(losses[1:], losses[0])
         is_right_B = jnp.argmax(logits[0], axis=-1) == own_B
-        return weighted(total_B, weight_B, accuracy=is_right_B)
+        return sum_weighted(total_B, weight_B, accuracy=is_right_B)
 
     def predictions(self, outputs: jax.Array) -> dict[str, jax.Array]:
         return {"vectors": outputs[:, :2]}
@@ -256,11 +256,11 @@ class SentenceEmbeddings(Task):
         vectors_N2D = predictions["vectors"]
         given = _given(chosen)
         if given is not None:
-            return correlations(_cosines(vectors_N2D), given)
+            return compute_correlations(_cosines(vectors_N2D), given)
         pairs_N2 = np.stack([texts.numbers[:2] for texts in chosen])
         values = retrieval.scores(retrieval.ranks(vectors_N2D[:, 0], vectors_N2D[:, 1], pairs_N2))
         for size in self.sizes:
-            short = np.asarray(shortened(jnp.asarray(vectors_N2D), size))
+            short = np.asarray(truncate_vectors(jnp.asarray(vectors_N2D), size))
             ranks = retrieval.ranks(short[:, 0], short[:, 1], pairs_N2)
             values[f"mrr_{size}"] = retrieval.scores(ranks)["mrr"]
         return values
@@ -277,7 +277,7 @@ class SentenceEmbeddings(Task):
             return None
         given = _known(held.column(2))
         if given is not None:
-            values = correlations(retrieval.cosines(*words), given)
+            values = compute_correlations(retrieval.cosines(*words), given)
             return ("tf-idf", values["spearman"]) if values else None
         pairs_N2 = held.column(1)[:, :2]
         return "tf-idf", retrieval.scores(retrieval.ranks(*words, pairs_N2))["mrr"]

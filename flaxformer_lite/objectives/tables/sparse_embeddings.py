@@ -17,9 +17,9 @@ from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.config.rules import NotNegative, OneOf, Positive
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.nn.functions.splade import ACTIVATIONS, LOGITS, STRATEGIES, flops, splade
-from flaxformer_lite.objectives.base import Metric, score
+from flaxformer_lite.objectives.base import Metric, score_metric
 from flaxformer_lite.objectives.rows import Tokenizer
-from flaxformer_lite.objectives.sums import LossSums, weighted
+from flaxformer_lite.objectives.sums import LossSums, sum_weighted
 from flaxformer_lite.objectives.tables.sentence_embeddings import (
     PairSimilarity,
     batch_logits,
@@ -50,7 +50,7 @@ class SparseEmbeddings(PairSimilarity):
     @property
     def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]
         return (
-            score("accuracy", "accuracy in the batch", form=".1%", live=True),
+            score_metric("accuracy", "accuracy in the batch", form=".1%", live=True),
             Metric("query_tokens", "tokens with a weight, of a query", form=".1f", live=True),
             Metric("document_tokens", "tokens with a weight, of a document", form=".1f"),
             Metric("loss", unit="nats per text"),
@@ -102,7 +102,7 @@ class SparseEmbeddings(PairSimilarity):
         there_N = jnp.where(is_text_BC, weight_B[:, None], 0.0).reshape(-1)
         sparse = self.query_flops * flops(outputs[:, 0], weight_B)
         sparse += self.document_flops * flops(documents_NV, there_N)
-        sums = weighted(
+        sums = sum_weighted(
             losses_B + sparse, weight_B, accuracy=jnp.argmax(logits_BK, axis=-1) == own_B
         )
         sizes = {

@@ -23,14 +23,14 @@ from flaxformer_lite.objectives.base import (
     Baseline,
     Dataset,
     Metric,
-    score,
+    score_metric,
 )
 from flaxformer_lite.objectives.rows import (
     ClassNames,
     Example,
     TableRecords,
     TokenRow,
-    framed,
+    pad_row,
 )
 from flaxformer_lite.objectives.sums import LossSums, class_loss
 from flaxformer_lite.objectives.tables import scores
@@ -53,8 +53,8 @@ OUTSIDE = "O"
 OF_ENTITY = re.compile(r"O|[BIES]-.+")  # BIO, IOB2 and BIOES
 LOSS = Metric("loss", unit="nats per word")
 PLAIN = (ACCURACY, LOSS)
-F1 = score("f1", "F1 of entities", form=".1%")
-ENTITIES = (F1, score("precision", form=".1%"), score("recall", form=".1%"), *PLAIN)
+F1 = score_metric("f1", "F1 of entities", form=".1%")
+ENTITIES = (F1, score_metric("precision", form=".1%"), score_metric("recall", form=".1%"), *PLAIN)
 
 
 class Tagged(NamedTuple):
@@ -160,7 +160,7 @@ class Tagging(Labelled):
         labels[tagged.first[kept]] = tagged.tag[kept]
         weights[tagged.first[kept]] = 1
         return {
-            "inputs": framed(tagged.row, records),
+            "inputs": pad_row(tagged.row, records),
             "targets": {"labels": labels, "weights": weights},
         }
 

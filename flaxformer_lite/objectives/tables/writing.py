@@ -14,7 +14,7 @@ from flaxformer_lite.objectives.base import (
     Dataset,
     Metric,
     Writer,
-    score,
+    score_metric,
 )
 from flaxformer_lite.objectives.packing import Packing, share_rows
 from flaxformer_lite.objectives.rows import TableRecords
@@ -27,13 +27,13 @@ SCORES = {"bleu": scores.translation, "rouge": scores.summaries}
 NEEDS = {"bleu": "sacrebleu", "rouge": "rouge_score.rouge_scorer"}
 METRICS: dict[str, tuple[Metric, ...]] = {
     "bleu": (
-        score("bleu", "BLEU", form=".1f", live=True),
-        score("chrf", "chrF", form=".1f", live=True),
+        score_metric("bleu", "BLEU", form=".1f", live=True),
+        score_metric("chrf", "chrF", form=".1f", live=True),
     ),
     "rouge": (
-        score("rouge1", "ROUGE-1", form=".1%", live=True),
-        score("rouge2", "ROUGE-2", form=".1%", live=True),
-        score("rougeLsum", "ROUGE-L", form=".1%", live=True),
+        score_metric("rouge1", "ROUGE-1", form=".1%", live=True),
+        score_metric("rouge2", "ROUGE-2", form=".1%", live=True),
+        score_metric("rougeLsum", "ROUGE-L", form=".1%", live=True),
     ),
     "none": (),
 }
@@ -78,7 +78,7 @@ class WritingTask(TextObjective, Task):
     @property
     def is_scored(self) -> bool:
         """Whether generated text is scored; warns once if the library is missing."""
-        return self.scored_by != "none" and scores.library(NEEDS[self.scored_by]) is not None
+        return self.scored_by != "none" and scores.import_library(NEEDS[self.scored_by]) is not None
 
     def costs(self, piece: Any) -> tuple[int, ...]:
         """Returns the tokens of a piece in each of its rows."""

@@ -10,7 +10,7 @@ from typing import Annotated
 import numpy as np
 
 from flaxformer_lite.config.rules import NotNegative, OneOf, Probability
-from flaxformer_lite.objectives.packing import PACKINGS, Packing, windows
+from flaxformer_lite.objectives.packing import PACKINGS, Packing, cut_windows
 from flaxformer_lite.objectives.rows import Example, TextRecords, Tokenizer, next_tokens
 from flaxformer_lite.objectives.text.text_objective import TextObjective
 
@@ -44,7 +44,7 @@ class CausalLm(TextObjective):
         *,
         shift: float = 0.0,
     ) -> Packing:
-        return windows(offsets, width=length + 1, stride=length, shift=shift)
+        return cut_windows(offsets, width=length + 1, stride=length, shift=shift)
 
     def make_example(self, records: TextRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids and, with documents apart, segment_ids, [T] int32.

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from flaxformer_lite.config.rules import ConfigError
-from flaxformer_lite.objectives.packing import PACKINGS, Packing, cut, share_rows
+from flaxformer_lite.objectives.packing import PACKINGS, Packing, cut_documents, share_rows
 from flaxformer_lite.objectives.rows import Example, TextRecords, Tokenizer, encoder_decoder
 from flaxformer_lite.objectives.text.text_objective import TextObjective
 
@@ -86,7 +86,7 @@ class Denoising(TextObjective):
                 f"data.length={length}: a row has {spans} spans, but the vocabulary only"
                 f" {sentinels} sentinels; {self.fewer_spans}."
             )
-        plan = cut(offsets, capacity, SHORTEST, shift)
+        plan = cut_documents(offsets, capacity, SHORTEST, shift)
         sizes = np.asarray([(0, 0), (0, 0), *map(self.corrupted, range(SHORTEST, capacity + 1))])
         return share_rows(plan, sizes[plan.length], (length, target_length))
 

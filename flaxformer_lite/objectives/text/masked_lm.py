@@ -18,8 +18,8 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.skeletons.outputs import Features
 from flaxformer_lite.nn.functions.losses import cross_entropy
 from flaxformer_lite.objectives.base import ACCURACY, Metric
-from flaxformer_lite.objectives.packing import PACKINGS, Packing, cut, share_rows
-from flaxformer_lite.objectives.rows import Example, TextRecords, Tokenizer, fill
+from flaxformer_lite.objectives.packing import PACKINGS, Packing, cut_documents, share_rows
+from flaxformer_lite.objectives.rows import Example, TextRecords, Tokenizer, fill_row
 from flaxformer_lite.objectives.sums import LossSums, token_loss
 from flaxformer_lite.objectives.text.text_objective import TextObjective
 from flaxformer_lite.types import Arrays
@@ -103,7 +103,7 @@ class MaskedLm(TextObjective):
             raise ConfigError(
                 f"data.length={length}: too short for masked_lm; must be at least {marks + 4}."
             )
-        plan = cut(offsets, length - marks, minimum=2, shift=shift)
+        plan = cut_documents(offsets, length - marks, minimum=2, shift=shift)
         if self.pairs != "none":
             return plan
         return share_rows(plan, plan.length[:, None].astype(np.int64) + marks, (length,))
@@ -122,16 +122,16 @@ class MaskedLm(TextObjective):
         sep = [tokenizer.sep_id]
         if self.pairs == "none":
             texts = [np.concatenate([cls, piece, sep]) for piece in records.row(index)]
-            ids, segments = fill(texts, length, tokenizer.pad_id)
+            ids, segments = fill_row(texts, length, tokenizer.pad_id)
             inputs = {"segment_ids": segments}
             pair = {}
         else:
             first, second, label = self._pair(records, index, rng)
-            ids, segments = fill(
+            ids, segments = fill_row(
                 [np.concatenate([cls, first, sep, second, sep])], length, tokenizer.pad_id
             )
             types = np.repeat(np.arange(2), [len(first) + 2, len(second) + 1])
-            inputs = {"attention_mask": segments, "token_type_ids": fill([types], length, 0)[0]}
+            inputs = {"attention_mask": segments, "token_type_ids": fill_row([types], length, 0)[0]}
             pair = {"next_sentence_label": np.int32(label), "next_sentence_weight": np.float32(1)}
         hidden, positions, labels, weights = self._mask(ids, segments > 0, tokenizer, rng)
         inputs |= {"input_ids": hidden, "masked_positions": positions}
@@ -186,8 +186,8 @@ class MaskedLm(TextObjective):
         hidden[chosen[fate < self.mask_share]] = tokenizer.mask_id
         swapped = chosen[(fate >= self.mask_share) & (fate < self.mask_share + self.random_share)]
         hidden[swapped] = rng.choice(tokenizer.ordinary_ids, len(swapped))
-        positions, filled = fill([chosen], count, 0)
-        labels, _ = fill([ids[chosen]], count, tokenizer.pad_id)
+        positions, filled = fill_row([chosen], count, 0)
+        labels, _ = fill_row([ids[chosen]], count, tokenizer.pad_id)
         return hidden, positions, labels, filled.astype(np.float32)
 
 

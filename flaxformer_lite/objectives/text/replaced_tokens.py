@@ -22,7 +22,7 @@ from flaxformer_lite.config import ModelConfig, check_family
 from flaxformer_lite.config.rules import ConfigError, NotNegative, OneOf, Probability, Range, Share
 from flaxformer_lite.nn.functions.losses import DeferredLogits
 from flaxformer_lite.objectives.auxiliary_model import AuxiliaryModel
-from flaxformer_lite.objectives.base import Metric, Objective, score
+from flaxformer_lite.objectives.base import Metric, Objective, score_metric
 from flaxformer_lite.objectives.packing import PACKINGS, Packing
 from flaxformer_lite.objectives.rows import Example, TextRecords, Tokenizer
 from flaxformer_lite.objectives.sums import LossSums, token_loss
@@ -84,14 +84,14 @@ class ReplacedTokens(Objective):
     skeletons = ("encoder",)
     packings = PACKINGS
     shown = (
-        score("detection_accuracy", form=".2%"),
+        score_metric("detection_accuracy", form=".2%"),
         Metric("always_original", "baseline: always original", form=".2%", live=True),
         Metric("detection_loss", unit="nats per token"),
-        score("precision", form=".1%"),
-        score("recall", form=".1%"),
-        score("f1", "F1", form=".1%", live=True),
+        score_metric("precision", form=".1%"),
+        score_metric("recall", form=".1%"),
+        score_metric("f1", "F1", form=".1%", live=True),
         Metric("nll", "generator's loss", unit="nats per masked token"),
-        score("accuracy", "generator's accuracy", form=".1%"),
+        score_metric("accuracy", "generator's accuracy", form=".1%"),
     )
 
     transient_logits = TextObjective.transient_logits  # the generator's

@@ -17,7 +17,7 @@ from flaxformer_lite.objectives.base import (
     Metric,
     Objective,
 )
-from flaxformer_lite.objectives.packing import Packing, windows
+from flaxformer_lite.objectives.packing import Packing, cut_windows
 from flaxformer_lite.objectives.rows import CountedRecords, Example, TextRecords, Tokenizer
 from flaxformer_lite.objectives.sums import TOKENS, LossSums, Projected, by_source
 from flaxformer_lite.objectives.text.text_objective import label_counts
@@ -51,7 +51,7 @@ class WordWindows(Objective):
     def pack(
         self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Tokenizer
     ) -> Packing:
-        return windows(offsets, width=length, stride=length)
+        return cut_windows(offsets, width=length, stride=length)
 
     @abc.abstractmethod
     def weigh(self, contexts_T: np.ndarray) -> np.ndarray:

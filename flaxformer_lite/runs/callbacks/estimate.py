@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from flaxformer_lite.runs.callbacks.callback import Callback
-from flaxformer_lite.runs.report.terminal import clock
+from flaxformer_lite.runs.report.terminal import format_clock
 
 LONG = 1800.0  # seconds from which on a run gets an early estimate
 
@@ -29,5 +29,5 @@ class Estimate(Callback):
         if len(self._timed) == 2 and left > LONG:
             self._note(
                 f"notice: {self._steps - step:,} steps are left, at {min(self._timed):.3g} s each"
-                f" {clock(left)} hours; --config.train.steps sets fewer."
+                f" {format_clock(left)} hours; --config.train.steps sets fewer."
             )

@@ -8,9 +8,9 @@ from flaxformer_lite.runs.best import Selection
 from flaxformer_lite.runs.callbacks.callback import Callback
 from flaxformer_lite.runs.experiment import Experiment
 from flaxformer_lite.runs.report.reporting import Reporting
-from flaxformer_lite.runs.report.sample import sample, writes
+from flaxformer_lite.runs.report.sample import can_write, sample_text
 from flaxformer_lite.training.average import evaluated_params
-from flaxformer_lite.training.evaluate import WRITTEN, evaluate, show
+from flaxformer_lite.training.evaluate import WRITTEN, evaluate, show_texts
 from flaxformer_lite.training.state import TrainState
 from flaxformer_lite.types import Params
 
@@ -114,12 +114,12 @@ class Evaluation(Callback):
         if not step or not self._alone or not wants_texts:
             return []
         with self._reporting.working("evaluation", "texts"), self._reporting.optional("a sample"):
-            if tokens and writes(run.cfg.model):
+            if tokens and can_write(run.cfg.model):
                 saved = run.program.saved_params(params)
-                return sample(run.program.model, saved, data, tokens=tokens, seed=run.cfg.seed)
+                return sample_text(run.program.model, saved, data, tokens=tokens, seed=run.cfg.seed)
             examples = data.order[:WRITTEN]
             written = objective.write(run.writer(params), data.records, examples)
             if not written:
                 return []
-            return show(objective, written, examples, data)
+            return show_texts(objective, written, examples, data)
         return []

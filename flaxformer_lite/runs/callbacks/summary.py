@@ -89,7 +89,7 @@ class Summary(Callback):
         if not reporting.recorder.of("eval"):
             return []
         cfg = self._experiment.cfg
-        used = [("time", clock.words(reporting.clock.read())), usage.peak()]
+        used = [("time", clock.describe_time(reporting.clock.read())), usage.peak()]
         return text.closing(
             reporting.recorder,
             cfg.objective.shown,

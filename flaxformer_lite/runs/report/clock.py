@@ -5,7 +5,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from flaxformer_lite.runs.report.terminal import clock
+from flaxformer_lite.runs.report.terminal import format_clock
 
 # A step's time: the host at work, waiting for the devices, waiting for data.
 STEPPING = ("steps", "devices", "data")
@@ -78,7 +78,7 @@ class Clock:
         self._since = now
 
 
-def parts(seconds: Mapping[str, float]) -> dict[str, float]:
+def merge_parts(seconds: Mapping[str, float]) -> dict[str, float]:
     """Returns seconds by PARTS, where "steps" includes waiting for the devices."""
     merged = {**seconds, "steps": seconds.get("steps", 0.0) + seconds.get("devices", 0.0)}
     return {part: merged[part] for part in PARTS if merged.get(part)}
@@ -91,14 +91,14 @@ def seconds_in_steps(seconds: Mapping[str, float]) -> float:
 
 def goodput(seconds: Mapping[str, float]) -> float:
     """Returns the share of the time that was spent in steps."""
-    return parts(seconds).get("steps", 0.0) / max(sum(seconds.values()), 1e-9)
+    return merge_parts(seconds).get("steps", 0.0) / max(sum(seconds.values()), 1e-9)
 
 
-def words(seconds: Mapping[str, float]) -> str:
+def describe_time(seconds: Mapping[str, float]) -> str:
     """Describes the total time and the shares of its parts, from half a percent on."""
     total = sum(seconds.values())
     shares = []
-    for part, took in parts(seconds).items():
+    for part, took in merge_parts(seconds).items():
         if took >= 0.005 * total:
             shares.append(f"{took / total:.0%} {PARTS[part]}")
-    return f"{clock(total)}: {', '.join(shares)}"
+    return f"{format_clock(total)}: {', '.join(shares)}"

@@ -6,7 +6,7 @@ import types
 from collections.abc import Iterable, Mapping, Sequence
 
 from flaxformer_lite.objectives.sums import BY_SOURCE
-from flaxformer_lite.runs.report.clock import Clock, goodput, parts, seconds_in_steps
+from flaxformer_lite.runs.report.clock import Clock, goodput, merge_parts, seconds_in_steps
 from flaxformer_lite.runs.report.metrics import LATEST, SECONDS, Record
 
 
@@ -62,7 +62,7 @@ class Meter:
     def record(self, step: int) -> Record:
         """Returns the record of the steps since the last call, for `metrics.jsonl`."""
         now = self.clock.read()
-        out: Record = {"step": step, "split": "train", **means(self._steps)}
+        out: Record = {"step": step, "split": "train", **average_metrics(self._steps)}
         if self._timed and self._since is not None:
             took = seconds_in_steps(now) - seconds_in_steps(self._since)
             seconds = took / self._timed
@@ -70,7 +70,9 @@ class Meter:
             out["data_wait"] = (now["data"] - self._since["data"]) / took
             if self._peak:
                 out["mfu"] = self._flops / seconds / self._peak
-        out |= {f"{SECONDS}{part}": took for part, took in parts(now - self._recorded).items()}
+        out |= {
+            f"{SECONDS}{part}": took for part, took in merge_parts(now - self._recorded).items()
+        }
         out["goodput"] = goodput(now)
         self._steps = []
         self._timed = 0
@@ -79,7 +81,7 @@ class Meter:
         return out
 
 
-def means(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def average_metrics(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Averages the metrics of consecutive steps; skipped updates count in `skipped` only."""
     taken = [step for step in steps if not step.get("skipped")] or steps
     averages = {}

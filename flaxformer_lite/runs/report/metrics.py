@@ -104,7 +104,7 @@ class Recorder:
         return [record for record in self.history if record["split"] == split]
 
 
-def middles(records: list[Record]) -> list[float]:
+def interval_middles(records: list[Record]) -> list[float]:
     """Returns where to plot each training record: in the middle of the steps that it averages."""
     plotted = []
     start = 0
@@ -114,7 +114,7 @@ def middles(records: list[Record]) -> list[float]:
     return plotted
 
 
-def seconds(records: Iterable[Record]) -> collections.Counter[str]:
+def sum_seconds(records: Iterable[Record]) -> collections.Counter[str]:
     """Sums the seconds of each part of the time (see `clock.PARTS`) over records."""
     total: collections.Counter[str] = collections.Counter()
     for record in records:

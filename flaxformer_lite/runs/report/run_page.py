@@ -18,10 +18,10 @@ from flaxformer_lite.objectives.base import Metric
 from flaxformer_lite.objectives.sums import LOAD
 from flaxformer_lite.runs.report import text
 from flaxformer_lite.runs.report.chart import Line, draw_chart
-from flaxformer_lite.runs.report.clock import Clock, words
-from flaxformer_lite.runs.report.metrics import LATEST, Record, Recorder, middles
+from flaxformer_lite.runs.report.clock import Clock, describe_time
+from flaxformer_lite.runs.report.metrics import LATEST, Record, Recorder, interval_middles
 from flaxformer_lite.runs.report.page import format_number, render_page
-from flaxformer_lite.runs.report.usage import usage
+from flaxformer_lite.runs.report.usage import usage_rows
 from flaxformer_lite.runs.start import resume
 from flaxformer_lite.runtime import invocation
 
@@ -92,7 +92,7 @@ class RunPage:
             evaluations=evaluations(spread(evals, EVALUATIONS)),
             fields=[(name, repr(value)) for name, value in self._fields.items()],
             changed=changes(self._fields, self._requested),
-            times=[("whole time", words(self._clock.read())), *usage(history)],
+            times=[("whole time", describe_time(self._clock.read())), *usage_rows(history)],
             environment=environment(),
         )
         write_file(self._path, rendered)
@@ -157,7 +157,7 @@ def _lines(history: list[Record], name: str) -> tuple[Line, Line]:
     """Returns the training and held-out lines of a figure."""
     train = [record for record in history if record["split"] == "train" and name in record]
     evals = [record for record in history if record["split"] == "eval" and name in record]
-    train_steps = middles(train)
+    train_steps = interval_middles(train)
     if name in LATEST:
         train_steps = [float(record["step"]) for record in train]
     train_points = zip(train_steps, (record[name] for record in train), strict=True)

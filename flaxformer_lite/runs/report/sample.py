@@ -14,12 +14,12 @@ TEMPERATURE = 0.8
 TOP_P = 0.95
 
 
-def writes(cfg: ModelConfig) -> bool:
+def can_write(cfg: ModelConfig) -> bool:
     """Returns whether a model can continue a prompt: a decoder with logits over tokens."""
     return cfg.skeleton == "decoder" and cfg.head == "lm"
 
 
-def sample(
+def sample_text(
     model: nn.Module, params: Params, data: RunData, *, tokens: int, seed: int
 ) -> list[tuple[str, str]]:
     """Continues the beginning of a held-out example.

@@ -27,7 +27,7 @@ def _batch(program: Program) -> str:
     mesh = program.mesh.shape
     train = program.cfg.train
     ways = sharding.num_batch_shards(mesh)
-    rows = memory.rows(program)
+    rows = memory.microbatch_rows(program)
     microbatches = ""
     if train.accumulate > 1:
         microbatches = f" in {train.accumulate} microbatches of {rows}"
@@ -65,9 +65,9 @@ def _reads(program: Program) -> str:
 def _device(program: Program) -> str:
     of = memory.analytic(program)
     return (
-        f"parameters {size(of.parameters)}, optimizer {size(of.optimizer)}, gradients"
-        f" {size(of.gradients)}, activations about {size(of.activations)} (what the backward pass"
-        " keeps, by tracing; `plan` asks the compiler)"
+        f"parameters {format_bytes(of.parameters)}, optimizer {format_bytes(of.optimizer)},"
+        f" gradients {format_bytes(of.gradients)}, activations about {format_bytes(of.activations)}"
+        " (what the backward pass keeps, by tracing; `plan` asks the compiler)"
     )
 
 
@@ -77,18 +77,20 @@ def _replicated(program: Program) -> str:
     leaves = jax.tree.leaves(program.target.params)
     total = sum(_bytes(leaf) for leaf in leaves)
     replicated = sum(_bytes(leaf) for leaf in leaves if leaf.sharding.is_fully_replicated)
-    share = f"{size(replicated)} of {size(total)} of parameters"
+    share = f"{format_bytes(replicated)} of {format_bytes(total)} of parameters"
     if mesh["fsdp"] == mesh["tensor"] == 1 and not program.cfg.mesh.shard_over_data:
         return f"{share}: mesh.fsdp=1 and mesh.tensor=1 split no weights"
     text = f"{share}: no rule of sharding/parameter_rules.py splits them"
-    large = sharding.replicated(program.target.params, program.rules, program.mesh, LARGE)
+    large = sharding.list_replicated(program.target.params, program.rules, program.mesh, LARGE)
     if large:
-        named = [f"{leaf.path} {size(leaf.bytes)} by the rule {leaf.rule}" for leaf in large[:3]]
+        named = [
+            f"{leaf.path} {format_bytes(leaf.bytes)} by the rule {leaf.rule}" for leaf in large[:3]
+        ]
         text += f"; the largest: {'; '.join(named)}"
     return text
 
 
-def size(count: int) -> str:
+def format_bytes(count: int) -> str:
     """Formats 1234567 as `1.23 MB`."""
     unit = 0
     if count:

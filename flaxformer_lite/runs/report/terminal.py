@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from flaxformer_lite.files.read import printable
+from flaxformer_lite.files.read import escape_controls
 from flaxformer_lite.objectives.base import LOSS, Metric
 from flaxformer_lite.runs.report.metrics import Record
 from flaxformer_lite.runtime.log import capture_logs
@@ -56,7 +56,7 @@ class Terminal:
         with self.console:  # written at once: a notebook may make an output of each writing
             self.console.print(f"\n[bold]{title}[/bold]")
             for name, value in rows:
-                value = printable(value)
+                value = escape_controls(value)
                 lines = [value]
                 if self.console.is_terminal and not copied:
                     lines = textwrap.wrap(
@@ -72,13 +72,13 @@ class Terminal:
             self.console.print("\n[bold]sample[/bold]")
             for title, text in texts:
                 self.console.print(f"  --- {title}", style="dim")
-                lines = printable(text).splitlines()
+                lines = escape_controls(text).splitlines()
                 self.console.print("\n".join(f"  {line}" for line in lines), markup=False)
 
     def note(self, text: str) -> None:
         """Prints one line above the bar."""
         self._end_line()
-        self.console.print(printable(text), markup=False)
+        self.console.print(escape_controls(text), markup=False)
 
     def listening(self) -> contextlib.AbstractContextManager[None]:
         """Prints the package's log messages, such as the choice of attention, within the block.
@@ -130,7 +130,7 @@ class Terminal:
         text = _shown(headline, record)
         if "tokens_per_second" in record:
             left = record["step_seconds"] * (self._steps - record["step"])
-            text += f"  {record['tokens_per_second']:,.0f} tokens/s  eta {clock(left)}"
+            text += f"  {record['tokens_per_second']:,.0f} tokens/s  eta {format_clock(left)}"
         if "mfu" in record:
             text += f"  {record['mfu']:.0%} of peak"
         if self._bar:
@@ -164,7 +164,7 @@ def _shown(metric: Metric, record: Record) -> str:
     return f"{metric.words} {metric.show(record[metric.name])}"
 
 
-def clock(seconds: float) -> str:
+def format_clock(seconds: float) -> str:
     """Formats seconds as `1:02:03` or `2:03`."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)

@@ -7,7 +7,7 @@ import sys
 import jax
 
 from flaxformer_lite.runs.report.metrics import Record
-from flaxformer_lite.runs.report.sharding_report import size
+from flaxformer_lite.runs.report.sharding_report import format_bytes
 
 # by the name in metrics.jsonl
 LABELS = {
@@ -17,7 +17,7 @@ LABELS = {
 KIB = 1024 if sys.platform == "linux" else 1  # bytes in the unit of ru_maxrss
 
 
-def usage(history: list[Record]) -> list[tuple[str, str]]:
+def usage_rows(history: list[Record]) -> list[tuple[str, str]]:
     """Returns rows about the speed of all recorded steps, and the memory in use."""
     rows = []
     for name, label, form in (
@@ -29,7 +29,7 @@ def usage(history: list[Record]) -> list[tuple[str, str]]:
             median = statistics.median(values)
             rows.append((label, f"{median:{form}} in the median, {max(values):{form}} at best"))
     for name, most in memory().items():
-        rows.append((f"memory of {LABELS[name]}", f"{size(most)} at most"))
+        rows.append((f"memory of {LABELS[name]}", f"{format_bytes(most)} at most"))
     return rows
 
 
@@ -39,7 +39,7 @@ def peak() -> tuple[str, str]:
     It is that of a device, or of the process if the backend does not count it.
     """
     name, most = list(memory().items())[-1]
-    return "memory", f"{size(most)} of {LABELS[name]} at most"
+    return "memory", f"{format_bytes(most)} of {LABELS[name]} at most"
 
 
 def memory() -> dict[str, int]:

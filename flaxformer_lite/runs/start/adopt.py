@@ -150,7 +150,7 @@ def _facts(names: Collection[str], init_from: str, path: Path, allowed: registry
     return facts
 
 
-def mismatches(stored: ModelConfig, model: ModelConfig) -> dict[str, tuple[object, object]]:
+def differing_fields(stored: ModelConfig, model: ModelConfig) -> dict[str, tuple[object, object]]:
     """Returns the fields in which two models' parameters differ, with the value of each."""
     names = ["family"]
     for field in dataclasses.fields(ModelConfig):
@@ -170,7 +170,7 @@ def mismatches(stored: ModelConfig, model: ModelConfig) -> dict[str, tuple[objec
     return different
 
 
-def flags(model: ModelConfig, names: Collection[str]) -> str:
+def format_flags(model: ModelConfig, names: Collection[str]) -> str:
     """Formats command-line flags that set these fields to the model's values."""
     values = flatten_dict(to_config_dict(model).to_dict(), sep=".")
     flags = []
@@ -261,7 +261,8 @@ def _check(init_from: str, model: ModelConfig, section: Json, requested: Collect
         listed = "; ".join(clauses)
         raise ConfigError(
             f"train.init_from={init_from}: the command line asks for another model: {listed}. The"
-            f" model comes from the directory: leave these flags out, or set {flags(model, wrong)}."
+            " model comes from the directory: leave these flags out, or set"
+            f" {format_flags(model, wrong)}."
         )
 
 

@@ -24,7 +24,7 @@ from flaxformer_lite.training import program
 from flaxformer_lite.types import Batch
 
 
-def prepare(cfg: ExperimentConfig) -> Experiment:
+def prepare_experiment(cfg: ExperimentConfig) -> Experiment:
     """Opens the data (tokenizing it if necessary), builds the program, checks that they fit.
 
     Raises:

@@ -23,7 +23,7 @@ from flaxformer_lite.pretrained.load import is_of_head
 from flaxformer_lite.pretrained.quantized_params import with_scheme
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from flaxformer_lite.pretrained.tensor_names import stack_sizes
-from flaxformer_lite.runs.start.adopt import flags, mismatches
+from flaxformer_lite.runs.start.adopt import differing_fields, format_flags
 from flaxformer_lite.storage.stores import StorageError
 from flaxformer_lite.training.program import Program
 from flaxformer_lite.training.state import TrainState
@@ -90,18 +90,19 @@ def _open(cfg: ExperimentConfig, folder: str) -> tuple[nn.Module, dict]:
 
 
 def _check_same_model(folder: str, stored: ModelConfig, cfg: ModelConfig) -> None:
-    wrong = mismatches(stored, cfg)
+    wrong = differing_fields(stored, cfg)
     if wrong:
         clauses = []
         for name, (published, configured) in wrong.items():
             clauses.append(f"its {name} is {published!r}, the config's {configured!r}")
         listed = "; ".join(clauses)
-        raise ConfigError(f"train.init_from={folder}: {listed}; set {flags(stored, wrong)}.")
+        raise ConfigError(f"train.init_from={folder}: {listed}; set {format_flags(stored, wrong)}.")
     if stored.adapter not in (None, cfg.adapter):
         which = "another" if cfg.adapter else "none"
         raise ConfigError(
             f"train.init_from={folder}: was trained with an adapter, and this run has {which};"
-            f" merge it first (flaxformer_lite convert), or set {flags(stored, ['adapter'])}."
+            " merge it first (flaxformer_lite convert), or set"
+            f" {format_flags(stored, ['adapter'])}."
         )
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from flaxformer_lite.contrib.export.cases import Case, first_call, next_call, padded
+from flaxformer_lite.contrib.export.cases import Case, first_call, next_call, pad_texts
 
 
 def greedy(programs, run, rows, steps, start=0):
@@ -17,7 +17,7 @@ def greedy(programs, run, rows, steps, start=0):
     """
     encoded = None
     if len(programs) == 2:
-        inputs = padded(programs[0], rows)
+        inputs = pad_texts(programs[0], rows)
         encoded = Case("encode", inputs, run("encode", inputs))
     program = programs[-1]
     inputs = first_call(program, rows, encoded, start)

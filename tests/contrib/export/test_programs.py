@@ -13,12 +13,12 @@ from flaxformer_lite.contrib.export.cases import (
     largest_difference,
     load_cases,
     make_cases,
-    padded,
+    pad_texts,
     save_cases,
 )
 from flaxformer_lite.contrib.export.programs import programs_of
 from flaxformer_lite.contrib.export.stablehlo import open_stablehlo
-from flaxformer_lite.contrib.export.weights import stored_as, widened
+from flaxformer_lite.contrib.export.weights import stored_as, widen_weights
 from flaxformer_lite.nn.feed_forwards.capacity_moe import CapacityMoeConfig
 from flaxformer_lite.nn.functions.pooling import pool
 from flaxformer_lite.nn.functions.splade import splade
@@ -108,7 +108,7 @@ def test_long_texts_are_computed_as_in_blocks(family, mixer):
     run = files_of([program], params)
     rng = np.random.default_rng(0)
     for lengths in ((27, 9, 16), (7,)):  # both sides of what BigBird reads whole
-        inputs = padded(program, [rng.integers(1, 37, length).tolist() for length in lengths])
+        inputs = pad_texts(program, [rng.integers(1, 37, length).tolist() for length in lengths])
         due = jax.jit(program.function)(params, inputs)
         case = Case("encode", inputs, {name: np.asarray(x) for name, x in due.items()})
         assert largest_difference([case], run)["encode"] < 1e-5
@@ -145,7 +145,7 @@ def test_an_encoder_computes_its_head_and_ignores_padding():
     (program,) = programs_of(model)
     assert list(program.inputs) == ["input_ids", "attention_mask", "token_type_ids"]
     assert program.outputs == ("logits",)
-    inputs = padded(program, ROWS)
+    inputs = pad_texts(program, ROWS)
     logits = files_of([program], params)("encode", inputs)["logits"]
     alone = logits_of(model, params, input_ids=jnp.asarray([ROWS[1]]))
     np.testing.assert_allclose(logits[1], alone[0], atol=1e-5)
@@ -159,7 +159,7 @@ def test_a_sentence_model_pools_and_normalizes():
     dense = Dense(kernel_DO, rng.normal(size=6).astype(np.float32), "Tanh")
     layers = SentenceLayers(pooling="mean+first", normalize=True)
     (program,) = programs_of(model, layers)
-    inputs = padded(program, ROWS)
+    inputs = pad_texts(program, ROWS)
     vectors = files_of([program], params)("embed", inputs)["sentence_embedding"]
     apply = jax.jit(lambda params: model.apply({"params": params}, **inputs))
     hidden = apply(params).last_hidden_state
@@ -176,7 +176,7 @@ def test_a_sentence_model_pools_and_normalizes():
 def test_a_sparse_model_weighs_the_vocabulary():
     model, params = built(small("bert", 1))
     (program,) = programs_of(model, SentenceLayers(kind="sparse", pooling="max"))
-    inputs = padded(program, ROWS)
+    inputs = pad_texts(program, ROWS)
     weights = files_of([program], params)("embed", inputs)["sparse_embedding"]
     features = model.apply({"params": params}, **inputs, method="features")
     due = splade(features.projection, inputs["attention_mask"])
@@ -205,7 +205,7 @@ def test_weights_are_stored_smaller():
     }
     for weights, limit in (("float32", 0), ("float16", 2e-3), ("int8", 0.02)):
         stored = stored_as(weights, params)
-        apart = jax.tree.map(lambda a, b: np.abs(a - b).max(), widened(stored), params)
+        apart = jax.tree.map(lambda a, b: np.abs(a - b).max(), widen_weights(stored), params)
         assert max(jax.tree.leaves(apart)) <= limit
         assert apart["up"]["bias"] == 0
     assert stored["up/kernel"].integers.dtype == np.int8

@@ -7,7 +7,7 @@ from flax.traverse_util import flatten_dict
 from jax import export
 
 from flaxformer_lite import ConfigError
-from flaxformer_lite.contrib.export.cases import padded
+from flaxformer_lite.contrib.export.cases import pad_texts
 from flaxformer_lite.contrib.export.programs import programs_of
 from flaxformer_lite.contrib.export.stablehlo import open_stablehlo, write_differentiable
 from tests.models.tiny import built, small
@@ -20,7 +20,7 @@ def test_a_file_has_the_gradient_of_the_model(tmp_path):
     (program,) = programs_of(model)
     file = tmp_path / "model.stablehlo"
     write_differentiable(file, program, params)
-    inputs = padded(program, ROWS)
+    inputs = pad_texts(program, ROWS)
     called = export.deserialize(bytearray(file.read_bytes())).call
     with np.load(tmp_path / "params.npz") as arrays:
         weights = dict(arrays)

@@ -244,7 +244,9 @@ SCANNED = {"train.accumulate": 2, "model.scan": True}
 def test_the_balance_of_experts_reaches_the_loss_of_a_step(over, tmp_path):
     """And their load its metrics, and the bias of their choice, against the sign of the load."""
     changes = {**EXPERTS, **SCANNED, "model.feed_forward.losses_over": over}
-    program = setup.prepare(read_experiment(trials.experiment_dict(tmp_path, **changes))).program
+    program = setup.prepare_experiment(
+        read_experiment(trials.experiment_dict(tmp_path, **changes))
+    ).program
     rng = np.random.default_rng(0)
     batch = jax.tree.map(lambda x: jnp.asarray(rng.integers(1, 9, x.shape), x.dtype), program.batch)
     before = tiny_runs.any_state(program)

@@ -3,16 +3,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.nn.functions.routing import balance_loss, expert_load, route, z_loss
+from flaxformer_lite.nn.functions.routing import balance_loss, expert_load, route_tokens, z_loss
 
 LOGITS = jnp.asarray(np.random.default_rng(0).standard_normal((7, 5)), jnp.float32)
 
 
 def test_normalized_weights_are_a_softmax_over_the_chosen():
-    weights, chosen = route(LOGITS, 2)
+    weights, chosen = route_tokens(LOGITS, 2)
     due = jax.nn.softmax(jnp.take_along_axis(LOGITS, chosen, axis=-1), axis=-1)
     np.testing.assert_allclose(weights, due, rtol=1e-6)
-    raw, same = route(LOGITS, 2, normalize=False, scale=2.0)
+    raw, same = route_tokens(LOGITS, 2, normalize=False, scale=2.0)
     np.testing.assert_array_equal(same, chosen)
     np.testing.assert_allclose(raw / raw.sum(-1, keepdims=True), weights, rtol=1e-6)
     assert (raw.sum(-1) < 2).all()
@@ -20,12 +20,12 @@ def test_normalized_weights_are_a_softmax_over_the_chosen():
 
 def test_a_bias_changes_the_choice_and_not_the_weights():
     bias = jnp.zeros(5).at[3].set(10.0)
-    weights, chosen = route(LOGITS, 2, score="sigmoid", normalize=False, bias_X=bias)
+    weights, chosen = route_tokens(LOGITS, 2, score="sigmoid", normalize=False, bias_X=bias)
     assert (chosen == 3).any(axis=-1).all()
     np.testing.assert_allclose(
         weights, jnp.take_along_axis(jax.nn.sigmoid(LOGITS), chosen, axis=-1), rtol=1e-6
     )
-    slope = jax.grad(lambda b: route(LOGITS, 2, score="sigmoid", bias_X=b)[0].sum())(bias)
+    slope = jax.grad(lambda b: route_tokens(LOGITS, 2, score="sigmoid", bias_X=b)[0].sum())(bias)
     assert not slope.any()
 
 
@@ -35,7 +35,7 @@ def test_experts_are_of_the_best_groups(biased):
     logits = np.random.default_rng(1).standard_normal((9, 8)).astype(np.float32)
     bias = np.linspace(-0.2, 0.2, 8, dtype=np.float32) if biased else np.zeros(8, np.float32)
     options = {"score": "sigmoid", "groups": 4, "groups_per_token": 2}
-    _, chosen = route(logits, 3, bias_X=jnp.asarray(bias) if biased else None, **options)
+    _, chosen = route_tokens(logits, 3, bias_X=jnp.asarray(bias) if biased else None, **options)
     ranks = 1 / (1 + np.exp(-logits)) + bias
     for row, experts in zip(ranks, np.asarray(chosen), strict=True):
         groups = np.sort(row.reshape(4, 2), axis=1)
@@ -43,17 +43,17 @@ def test_experts_are_of_the_best_groups(biased):
         allowed = [expert for expert in range(8) if expert // 2 in best]
         assert set(experts) == set(sorted(allowed, key=lambda expert: row[expert])[-3:])
     with pytest.raises(ValueError, match=r"groups=3.*8 experts must divide"):
-        route(logits, 3, groups=3, groups_per_token=1)
+        route_tokens(logits, 3, groups=3, groups_per_token=1)
 
 
 @pytest.mark.parametrize("options", [{"count": 0}, {"count": 6}, {"count": 2, "score": "relu"}])
 def test_what_cannot_be_routed_is_refused(options):
     with pytest.raises(ValueError, match=r"count=|score="):
-        route(LOGITS, **options)
+        route_tokens(LOGITS, **options)
 
 
 def test_losses_leave_padding_out():
-    _, chosen = route(LOGITS, 2)
+    _, chosen = route_tokens(LOGITS, 2)
     keep = jnp.arange(7) < 4
     for loss in (
         lambda n, keep: balance_loss(LOGITS[:n], chosen[:n], keep),

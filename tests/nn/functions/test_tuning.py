@@ -18,7 +18,7 @@ from flaxformer_lite.nn.functions.tuning import (
     compiler_options,
     compute_gradient_once,
     compute_once,
-    named,
+    name_arrays,
 )
 from flaxformer_lite.runs.start.initial_state import initial_state
 from flaxformer_lite.sharding.activations import LocalSharding
@@ -241,12 +241,12 @@ def test_the_compiler_is_told_what_the_environment_does_not_tell_it(monkeypatch)
 
 def test_named_arrays_are_kept_by_a_policy_and_else_recomputed():
     def wave(x):
-        return jnp.sum(named("wave", jnp.sin(x)) ** 2)
+        return jnp.sum(name_arrays("wave", jnp.sin(x)) ** 2)
 
     def sines(keep):
         remat = jax.checkpoint(wave, policy=jax.checkpoint_policies.save_only_these_names(keep))
         return str(jax.make_jaxpr(jax.grad(remat))(jnp.ones(3))).count("= sin ")
 
     assert sines("wave") == 1 and sines("other") == 2
-    one, two = named("pair", jnp.ones(2), jnp.zeros(2))
+    one, two = name_arrays("pair", jnp.ones(2), jnp.zeros(2))
     assert one.sum() == 2 and two.sum() == 0

@@ -12,7 +12,7 @@ from flaxformer_lite.nn.functions import routing
 from flaxformer_lite.nn.functions.losses import DeferredLogits, cross_entropy
 from flaxformer_lite.nn.functions.maxsim import maxsim
 from flaxformer_lite.nn.functions.nearest import nearest
-from flaxformer_lite.nn.functions.pooling import mean_pool, pool, shortened, to_unit_length
+from flaxformer_lite.nn.functions.pooling import mean_pool, pool, to_unit_length, truncate_vectors
 from flaxformer_lite.nn.functions.splade import flops
 from flaxformer_lite.nn.modules.norms import Norm
 from flaxformer_lite.objectives.sums import losses_of_routers
@@ -35,7 +35,7 @@ def norm_of(kind):
 
 
 def routed(x):
-    return routing.route(x - 300, 2, score="sigmoid")[0]
+    return routing.route_tokens(x - 300, 2, score="sigmoid")[0]
 
 
 def balance_without_tokens(x):
@@ -65,7 +65,7 @@ FUNCTIONS = {
     "mean_pool": lambda x: mean_pool(x, KEEP),
     "mean_pool, not unit": lambda x: mean_pool(x, KEEP, unit=False),
     "unit length": lambda x: to_unit_length(x * REAL),
-    "shortened": lambda x: shortened(x * REAL, 2),
+    "shortened": lambda x: truncate_vectors(x * REAL, 2),
     "cosine": lambda x: to_unit_length(x[0] * 0) @ to_unit_length(x[1]).T,
     "nearest": lambda x: nearest(x[0] * 0, x[1, 0] * 0, 2)[0],
     "sigmoid scores": routed,

@@ -3,10 +3,10 @@
 import argparse
 
 from flaxformer_lite.cli import command_line
-from flaxformer_lite.cli.commands.declare import command
+from flaxformer_lite.cli.commands.declare import declare_command
 
 
-@command(
+@declare_command(
     "write a model as files that run without this package",
     "--model path/to/minilm --output exported/model.onnx",
     "--model runs/gpt2 --output exported/model.stablehlo",

@@ -23,8 +23,8 @@ from flaxformer_lite.contrib.keras_hub.kinds import (
     Kind,
     Row,
 )
-from flaxformer_lite.files.read import Json, brief, read_object, shown
-from flaxformer_lite.pretrained.arranged_tensors import Arranged, Joined, Readable, add
+from flaxformer_lite.files.read import Json, quote_name, quote_value, read_object
+from flaxformer_lite.pretrained.arranged_tensors import Arranged, Joined, Readable, add_tensor
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, check_name
 
 FORM = "KerasHub preset"
@@ -100,8 +100,8 @@ def read_config(place: Path) -> Json:
     if fields.left:
         name = sorted(fields.left)[0]
         raise WeightsError(
-            f"{path}: {name}={brief(values[name])}: a field that is not known here and might change"
-            " the numbers."
+            f"{path}: {name}={quote_value(values[name])}: a field that is not known here and might"
+            " change the numbers."
         )
     name, settings = _task(place)
     architecture, _ = kind.tasks.get(_task_name(name), (kind.bare, {}))
@@ -111,7 +111,7 @@ def read_config(place: Path) -> Json:
     if architecture.endswith("SequenceClassification"):
         if settings.get("activation") not in (None, "linear", "softmax"):
             raise WeightsError(
-                f"{place / TASK}: activation={brief(settings['activation'])}: logits are read"
+                f"{place / TASK}: activation={quote_value(settings['activation'])}: logits are read"
                 " without one, or with the softmax that turns them into probabilities."
             )
         config["num_labels"] = settings.get("num_classes")
@@ -187,13 +187,15 @@ def _named(
         prefix, row = row_of(owner)
         found = row.array(int(number)) if row else None
         if found is None:
-            raise WeightsError(f"{file}: holds {shown(path)}, which is not known here.")
+            raise WeightsError(f"{file}: holds {quote_name(path)}, which is not known here.")
         name, layout = found
         rank = len(array.shape)
         if (layout, rank) not in LAYOUTS:
             raise WeightsError(f"{file}: {path} has {rank} axes; no such layer has.")
         where = f"{file}: {path}"
-        add(tensors, prefix + name, Arranged(array, LAYOUTS[layout, rank], where=where), where)
+        add_tensor(
+            tensors, prefix + name, Arranged(array, LAYOUTS[layout, rank], where=where), where
+        )
     return tensors
 
 
@@ -202,8 +204,8 @@ def _kind(place: Path) -> Kind:
     name = _read(path).get("class_name")
     if name not in KINDS:
         raise WeightsError(
-            f"{path}: a preset of KerasHub ({brief(name)}), which is not read; {', '.join(KINDS)}"
-            " are. There, export_to_transformers(path) may write it."
+            f"{path}: a preset of KerasHub ({quote_value(name)}), which is not read;"
+            f" {', '.join(KINDS)} are. There, export_to_transformers(path) may write it."
         )
     if not _read(path).get("config"):
         raise WeightsError(f"{path}: a preset of KerasHub without sizes; fetch it again.")
@@ -233,8 +235,8 @@ def _check_dtype(path: Path, dtype: object) -> None:
     name = dtype.get("class_name") if isinstance(dtype, dict) else "DTypePolicy"
     if name != "DTypePolicy":
         raise WeightsError(
-            f"{path}: dtype={brief(name)}: quantized weights of KerasHub are not read; save the"
-            " preset in float32 or bfloat16."
+            f"{path}: dtype={quote_value(name)}: quantized weights of KerasHub are not read; save"
+            " the preset in float32 or bfloat16."
         )
 
 
@@ -248,7 +250,9 @@ def _open(place: Path) -> dict[str, Readable]:
     arrays: dict[str, Readable] = {}
     for file in sorted(files):
         if Path(file).name != file:
-            raise WeightsError(f"{place / SHARDS}: {brief(file)} is no plain name in its folder.")
+            raise WeightsError(
+                f"{place / SHARDS}: {quote_value(file)} is no plain name in its folder."
+            )
         arrays |= _open_file(place / file)
     return arrays
 
@@ -271,7 +275,7 @@ def _open_file(path: Path) -> dict[str, Readable]:
                 raise WeightsError(f"{path}: {name} lies in another file, which is not read.")
             arrays[name] = dataset
     except (OSError, RuntimeError, KeyError) as error:
-        why = shown(str(error))
+        why = quote_name(str(error))
         raise WeightsError(f"{path}: not an h5 file, or damaged ({why}); fetch it again.") from None
     for name, array in arrays.items():
         dtype = str(Arranged(array, ()).dtype)

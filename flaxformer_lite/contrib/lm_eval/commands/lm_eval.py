@@ -3,10 +3,10 @@
 import argparse
 
 from flaxformer_lite.cli import command_line
-from flaxformer_lite.cli.commands.declare import add_adapter, add_model, command
+from flaxformer_lite.cli.commands.declare import add_adapter, add_model, declare_command
 
 
-@command(
+@declare_command(
     "run EleutherAI's lm-evaluation-harness",
     "--model path/to/smollm2 --tasks lambada_openai,hellaswag --limit 100",
     "--model runs/gpt2 --tasks own_questions --include_path tasks",

@@ -2,11 +2,11 @@
 
 import argparse
 
-from flaxformer_lite.cli.commands.declare import command
+from flaxformer_lite.cli.commands.declare import declare_command
 from flaxformer_lite.contrib.plan import environment
 
 
-@command(
+@declare_command(
     "estimate memory and time of a training run on other machines",
     "--config=llama_7b --topology=v5e:16x16",
     "--config=gpt2_small --topology=h100:8",

@@ -18,7 +18,7 @@ import numpy as np
 from flaxformer_lite.contrib.t5x import bert, decoder, orbax_arrays, t5
 from flaxformer_lite.contrib.t5x.layers import Checkpoint, read_gin
 from flaxformer_lite.contrib.t5x.zarr_arrays import open_zarr
-from flaxformer_lite.files.read import Json, brief, read_object, shown
+from flaxformer_lite.files.read import Json, quote_name, quote_value, read_object
 from flaxformer_lite.pretrained.arranged_tensors import Readable, check_shape
 from flaxformer_lite.pretrained.flax_msgpack import read_tree
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, check_name
@@ -71,7 +71,7 @@ def describe(place: Path) -> list[str]:
     except WeightsError:
         if not published:
             raise
-        lines = [f"{brief(published['model_type'])}, by its config.json"]
+        lines = [f"{quote_value(published['model_type'])}, by its config.json"]
     if published:
         lines = [f"{lines[0]}; config.json has the last word", *lines[1:]]
     for newer in _steps(place.absolute().parent) if step else []:
@@ -113,7 +113,7 @@ def _architecture(checkpoint: Checkpoint) -> ModuleType:
     for kind in ARCHITECTURES:
         if kind.is_one(checkpoint.arrays):
             return kind
-    names = brief(sorted({path.split("/")[0] for path in checkpoint.arrays}))
+    names = quote_value(sorted({path.split("/")[0] for path in checkpoint.arrays}))
     raise WeightsError(
         f"{checkpoint.place}: a checkpoint of T5X whose parameters are {names}; T5's kind,"
         " decoders alone and flaxformer's BERT are read."
@@ -187,7 +187,7 @@ def _open_tree(place: Path) -> dict[str, Readable]:
         if isinstance(leaf, dict):
             array = _open_zarr(place, name)
         elif not isinstance(leaf, np.ndarray):
-            raise WeightsError(f"{path}: {name} is {brief(leaf)}, which is not an array.")
+            raise WeightsError(f"{path}: {name} is {quote_value(leaf)}, which is not an array.")
         check_shape(f"{path}: {name}", array)
         dtype = np.dtype(getattr(array.dtype, "numpy_dtype", array.dtype))
         if dtype.name not in DTYPES:
@@ -212,7 +212,7 @@ def _leaves(tree: dict, above: str = "") -> Iterator[tuple[str, Any]]:
 def _open_zarr(place: Path, name: str) -> Readable:
     # The folder follows from the name; what the reference says of it is not trusted.
     if not ARRAY_NAME.fullmatch(name):
-        raise WeightsError(f"{place / TREE}: {shown(name)} is no name of an array.")
+        raise WeightsError(f"{place / TREE}: {quote_name(name)} is no name of an array.")
     where = place / f"target.{name.replace('/', '.')}"
     if not (where / ".zarray").is_file():
         raise WeightsError(

@@ -20,7 +20,7 @@ from flaxformer_lite.nn.attentions import arguments, splash
 from flaxformer_lite.nn.attentions.arguments import is_by_distance
 from flaxformer_lite.nn.attentions.dispatch import is_interpreted
 from flaxformer_lite.nn.attentions.mask_structure import check_supported, structure_of
-from flaxformer_lite.nn.functions.tuning import ATTENTION, BEFORE_V5, LANES, QKV, named
+from flaxformer_lite.nn.functions.tuning import ATTENTION, BEFORE_V5, LANES, QKV, name_arrays
 
 PLATFORM = "tpu"
 LONGEST = 2048  # columns: a block of rows meets all of them at once, in the memory of one core
@@ -132,13 +132,13 @@ def _attend(
     # Named as the kernel takes them, for a policy that keeps them: with the heads apart they would
     # be padded.
     joined = [x.reshape(*x.shape[:2], -1) for x in (q_BTNH, k_BSKH, v_BSKH)]
-    q, k, v = (splash.pad(x, 1) for x in named(QKV, *joined))
+    q, k, v = (splash.pad(x, 1) for x in name_arrays(QKV, *joined))
     plan = flash_relative_bias_kernel.KernelPlan(*static, _block(q, k, H), H, interpret)
     ids = splash.pad(q_ids, 1), splash.pad(k_ids, 1, splash.HIDDEN)
     out_BTW = flash_relative_bias_kernel.attend(
         plan, q, k, v, diagonals_NL.astype(jnp.float32), *ids
     )
-    return named(ATTENTION, out_BTW[:, :T]).reshape(q_BTNH.shape)
+    return name_arrays(ATTENTION, out_BTW[:, :T]).reshape(q_BTNH.shape)
 
 
 def _block(q_BTW: jax.Array, k_BSW: jax.Array, H: int) -> int:

@@ -3,7 +3,7 @@
 from flaxformer_lite.nn.functions import masks
 
 
-def lopsided(mask: masks.Mask | None, T: int, S: int, count: int) -> bool:
+def is_imbalanced(mask: masks.Mask | None, T: int, S: int, count: int) -> bool:
     """Returns whether devices have unequal work, and their rows can be halved to balance it.
 
     Work is unequal if the rows of some device see at least twice as many columns as those of

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from flaxformer_lite.nn.attentions.arguments import Arguments, Bias, check_mask
-from flaxformer_lite.nn.attentions.context_parallel.balance import lopsided
+from flaxformer_lite.nn.attentions.context_parallel.balance import is_imbalanced
 from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.nn.functions.sharding import Shards
 
@@ -51,7 +51,7 @@ def spread(attend: Callable) -> Callable:
             mask = masks.dense(mask)
         inside = args.sharding.inside_shard()
         halves = 1
-        if lopsided(mask, T, S, ring.count):
+        if is_imbalanced(mask, T, S, ring.count):
             halves = 2
 
         def on_one_device(

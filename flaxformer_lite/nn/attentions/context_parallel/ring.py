@@ -27,11 +27,11 @@ from jax import lax
 from flaxformer_lite.nn.attentions import blockwise
 from flaxformer_lite.nn.attentions.arguments import Arguments, Bias, check_mask
 from flaxformer_lite.nn.attentions.blockwise import BiasTree, Given, SoftmaxState
-from flaxformer_lite.nn.attentions.context_parallel.balance import lopsided
+from flaxformer_lite.nn.attentions.context_parallel.balance import is_imbalanced
 from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.nn.functions.linear_call import forbid_reverse_mode, linear_call
 from flaxformer_lite.nn.functions.sharding import Shards
-from flaxformer_lite.nn.functions.tuning import ATTENTION, named
+from flaxformer_lite.nn.functions.tuning import ATTENTION, name_arrays
 from flaxformer_lite.types import Tree
 
 BLOCK = 256  # rows and columns of a block, as blockwise has
@@ -130,7 +130,9 @@ def attend(
     route = route_of(mask, T, S, ring.count)
     # Under a sliding window, a device with mirrored rows would need more than its neighbors' parts.
     mirrored = (
-        route.parts == ring.count and S % (2 * ring.count) == 0 and lopsided(mask, T, S, ring.count)
+        route.parts == ring.count
+        and S % (2 * ring.count) == 0
+        and is_imbalanced(mask, T, S, ring.count)
     )
     halves = 1
     if mirrored:
@@ -293,7 +295,7 @@ def _forward(
     (states, part), _ = lax.scan(step, (states, part), length=plan.route.parts - 1)
     states = add(states, part)
     out, lse = jax.vmap(functools.partial(blockwise.finish, v_BSKH=local_part.v_BSKH))(states)
-    out_BTNH, lse = named(ATTENTION, blockwise.join(out)[:, : q_BTNH.shape[1]], lse)
+    out_BTNH, lse = name_arrays(ATTENTION, blockwise.join(out)[:, : q_BTNH.shape[1]], lse)
     return out_BTNH, (q_BTNH, local_part, bias, sinks_N, rows, out_BTNH, lse)
 
 
