@@ -54,7 +54,7 @@ delete() { run "${tpus[@]}" queued-resources delete "$name" "$zone" --force --qu
 
 python='$HOME/venv/bin/python'  # of 3.12, by uv: the VM's own is older
 install="python3 -m pip install --quiet --user uv && \$HOME/.local/bin/uv venv --quiet --clear --python=3.12 \$HOME/venv &&
-\$HOME/.local/bin/uv pip install --quiet --python=$python \$(ls flaxformer_lite-*.whl)'[tpu]'"
+\$HOME/.local/bin/uv pip install --quiet --python=$python \$(ls flaxformer_lite-*.whl)'[tpu,stores]'"
 install=${install//$'\n'/ }
 stopped=75  # the exit code of a run that SIGTERM stopped, which gcloud hands on
 lost=255  # the exit code of ssh without a connection

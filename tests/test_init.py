@@ -19,7 +19,7 @@ def test_one_version_and_no_cap_on_jax_and_flax():
     assert project["dynamic"] == ["version"]  # of __version__; tests/test_wheel.py builds it
     extras = project["optional-dependencies"]
     assert any(line.startswith("jinja2") for line in project["dependencies"]), "of chat models"
-    assert len(project["dependencies"]) <= 14
+    assert len(project["dependencies"]) <= 13
     needs = [
         *project["dependencies"],
         *(line for name in ("cuda", "tpu", "tpu-plan") for line in extras[name]),

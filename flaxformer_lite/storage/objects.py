@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from flaxformer_lite.storage import remote
-from flaxformer_lite.storage.stores import is_url, open_bucket
+from flaxformer_lite.storage.stores import import_obstore, is_url, open_bucket
 
 AT_ONCE = 16  # requests at a time
 
@@ -36,8 +36,7 @@ class Objects:
 
     def read(self, name: str) -> bytes | None:
         """Reads an object; None if it does not exist."""
-        import obstore
-
+        obstore = import_obstore()
         url = f"{self.url}/{name}"
         with contextlib.suppress(FileNotFoundError), open_bucket(url) as (client, path):
             return bytes(obstore.get(client, path).bytes())
@@ -49,8 +48,7 @@ class Objects:
 
     def delete(self, name: str) -> None:
         """Deletes an object if it exists."""
-        import obstore
-
+        obstore = import_obstore()
         url = f"{self.url}/{name}"
         with contextlib.suppress(FileNotFoundError), open_bucket(url) as (client, path):
             obstore.delete(client, path)

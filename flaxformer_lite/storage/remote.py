@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flaxformer_lite.runtime import progress
-from flaxformer_lite.storage.stores import StorageError, no_bucket, open_bucket
+from flaxformer_lite.storage.stores import StorageError, import_obstore, no_bucket, open_bucket
 
 if TYPE_CHECKING:  # imported with the first address
     from obstore import GetOptions, ObjectMeta
@@ -78,8 +78,7 @@ class _Ranges(io.RawIOBase):
 
 def find(url: str) -> RemoteFile | None:
     """Returns the object of exactly this address, or None."""
-    import obstore
-
+    obstore = import_obstore()
     with contextlib.suppress(FileNotFoundError), open_bucket(url) as (client, name):
         if name.strip("/"):  # else the address of a bucket
             return _file(url, obstore.head(client, name))
@@ -88,8 +87,7 @@ def find(url: str) -> RemoteFile | None:
 
 def find_below(url: str) -> list[RemoteFile]:
     """Lists all objects whose addresses begin with `url/`, sorted by address."""
-    import obstore
-
+    obstore = import_obstore()
     url = url.rstrip("/")
     files = []
     try:
@@ -125,8 +123,7 @@ def read(file: RemoteFile, begin: int = 0, end: int | None = None) -> bytes:
     Raises:
       StorageError: the object was replaced since it was listed, or the store cannot be used.
     """
-    import obstore
-
+    obstore = import_obstore()
     end = file.size if end is None else min(end, file.size)
     if begin >= end:
         return b""
@@ -142,8 +139,7 @@ def read(file: RemoteFile, begin: int = 0, end: int | None = None) -> bytes:
 
 def upload(content: Path | bytes, url: str) -> None:
     """Copies a local file or bytes to an object, which appears complete or not at all."""
-    import obstore
-
+    obstore = import_obstore()
     size = len(content) if isinstance(content, bytes) else content.stat().st_size
     block = max(BLOCK, size // PARTS + 1)
     try:
@@ -207,8 +203,7 @@ def upload_all(folder: Path, url: str, order: Callable[[str], tuple]) -> None:
 
 def missing(url: str) -> StorageError:
     """Builds the error for an object or bucket that does not exist."""
-    import obstore
-
+    obstore = import_obstore()
     try:
         with open_bucket(url) as (client, name):
             next(iter(obstore.list(client, name or None)), None)

@@ -6,12 +6,14 @@ STORAGE_EMULATOR_HOST and AWS_ENDPOINT_URL name compatible servers.
 import contextlib
 import datetime
 import functools
+import importlib
 import os
 import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from flaxformer_lite.config import ConfigError
@@ -120,6 +122,21 @@ def no_bucket(url: str) -> StorageError:
     )
 
 
+def import_obstore() -> ModuleType:
+    """Returns the client library of stores, which most users do without.
+
+    Raises:
+      StorageError: it is not installed.
+    """
+    try:
+        return importlib.import_module("obstore")
+    except ImportError:
+        raise StorageError(
+            "an address in a store (gs://, s3://) needs obstore; pip install"
+            " 'flaxformer_lite[stores]', or name a folder."
+        ) from None
+
+
 @contextlib.contextmanager
 def open_bucket(url: str) -> Iterator[tuple["ObjectStore", str]]:
     """Yields obstore's client of the bucket of an address, and the name of the object.
@@ -132,8 +149,7 @@ def open_bucket(url: str) -> Iterator[tuple["ObjectStore", str]]:
       StorageError: the address is malformed or holds keys, the store cannot be used, or an object
         was replaced since it was listed.
     """
-    from obstore import exceptions
-
+    exceptions = import_obstore().exceptions
     problem = is_place(url)
     if problem:
         raise StorageError(f"{SECRET.sub('***', url)}: {problem}")
