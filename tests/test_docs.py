@@ -11,7 +11,7 @@ import jax
 import pytest
 import yaml
 
-from flaxformer_lite import __main__, pages, registry
+from flaxformer_lite import __main__, axes, pages, registry
 from tools import docs
 
 ROOT = Path(__file__).parents[1]
@@ -30,7 +30,12 @@ def test_python_runs_and_prints_what_the_page_shows(name, monkeypatch, tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "agg")
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
-        docs.check(docs.read(ROOT / name))
+        docs.check(with_answers(docs.read(ROOT / name)))
+
+
+def with_answers(page: str) -> str:
+    """Returns a page whose answers to exercises run after its blocks, in the same namespace."""
+    return page.replace("```py\n", "```python\n")
 
 
 @pytest.mark.nightly  # two minutes; `make docs-test` runs it in Jupyter
@@ -155,10 +160,64 @@ def test_pictures_stay_small():
     assert drawn and sum(path.stat().st_size for path in drawn) < 400_000
 
 
+CHAPTERS = [name for name in NAMES if name.startswith("docs/course/") and docs.blocks(TEXTS[name])]
+CHAPTER_HEAD = re.compile(
+    r"^# .+\n\n"
+    r"> \*\*(?P<minutes>\d+) minutes\*\*, of which the code takes \d+ s\."
+    r" \*\*Number to reproduce:\*\* .+, `(?P<number>.+)`\.$",
+    re.M,
+)
+WORDS_A_MINUTE = 80  # a third of the speed of prose: formulas and code are read slowly
+EXERCISE = re.compile(r"^\*\*(\d+)\.\*\* ", re.M)
+ANSWER = re.compile(
+    r'^<details markdown="1">\n<summary>Answer</summary>\n\n\S.*?\n\n</details>$', re.M | re.S
+)
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_a_chapter_tells_its_minutes_and_a_number_to_reproduce(name):
+    chapter = docs.read(ROOT / name).partition("## To try\n")[0]
+    head = CHAPTER_HEAD.search(chapter)
+    assert head is not None
+    minutes_to_read = len(chapter.split()) / WORDS_A_MINUTE
+    assert abs(int(head["minutes"]) - minutes_to_read) <= 3
+    assert f"| {head['minutes']} |" in course_row(name)
+    printed = " ".join(block.printed or "" for block in docs.blocks(chapter))
+    assert head["number"] in re.split(r"[\s,;]+", printed)
+
+
+def course_row(name: str) -> str:
+    """Returns the row of a chapter in the table of the course's first page."""
+    link = f"]({Path(name).name})"
+    [row] = [line for line in TEXTS["docs/course/README.md"].splitlines() if link in line]
+    return row
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_each_exercise_of_a_chapter_has_an_answer(name):
+    chapter, _, exercises = docs.read(ROOT / name).partition("## To try\n")
+    _, *parts = EXERCISE.split(exercises)
+    numbers = [int(number) for number in parts[::2]]
+    assert len(numbers) >= 2 and numbers == list(range(1, len(numbers) + 1))
+    for exercise in parts[1::2]:
+        assert len(ANSWER.findall(exercise)) == 1, exercise
+    for line in re.findall(r"^-(.+)$", "".join(diffs(exercises)), re.M):
+        assert f"\n{line}\n" in chapter, f"an answer changes a line that is not there: {line}"
+
+
+def diffs(text: str) -> list[str]:
+    return re.findall(r"^```diff\n(.*?)^```", text, re.M | re.S)
+
+
+def test_letters_of_the_glossary_are_the_axes():
+    rows = re.findall(r"^\| `(\w)` \| (\w+) \| (.+) \|$", TEXTS["docs/GLOSSARY.md"], re.M)
+    assert rows == [(letter, *axis) for letter, axis in axes.AXES.items()]
+
+
 def test_code_of_the_course_fits_beside_the_menus_of_the_site():
     """The width is that of docs/course/ruff.toml."""
     for page in (ROOT / "docs" / "course").glob("*.md"):
-        code = "".join(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S))
+        code = "".join(re.findall(r"^```py(?:thon)?\n(.*?)^```", page.read_text(), re.M | re.S))
         assert not [line for line in code.splitlines() if len(line) > 76], page
 
 

@@ -55,6 +55,7 @@ def test_it_holds_all_sources_and_nothing_else_on_top(installed):
             "contrib/export/page.html",
             "runs/report/templates/base.html",
             "runs/report/templates/compare.html",
+            "runs/report/templates/curve.html",
             "runs/report/templates/figure.html",
             "runs/report/templates/parts.html",
             "runs/report/templates/pointer.js",

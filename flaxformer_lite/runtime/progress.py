@@ -4,6 +4,7 @@ If several processes train together, only the first one prints.
 """
 
 import contextlib
+import html
 import time
 from collections.abc import Callable, Iterator
 
@@ -27,6 +28,19 @@ MINUTE = 60  # seconds between lines if there is no terminal
 def in_notebook() -> bool:
     """Returns whether the cell of a notebook shows what is printed."""
     return Console().is_jupyter
+
+
+def show_frame(page: str, *, height: int) -> None:
+    """Shows an HTML page below the cell of a notebook, in a frame that shares no style with it.
+
+    Args:
+      page: the whole page.
+      height: of the frame, in pixels.
+    """
+    from IPython.display import HTML, display
+
+    style = f"border:0;width:100%;height:{height}px"
+    display(HTML(f'<iframe srcdoc="{html.escape(page)}" style="{style}"></iframe>'))
 
 
 def make_console(

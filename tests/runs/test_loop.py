@@ -4,9 +4,12 @@ import dataclasses
 import html
 import json
 import os
+import re
 import shutil
 import signal
+import sys
 import time
+import types
 
 import jax
 import numpy as np
@@ -20,7 +23,7 @@ from flaxformer_lite.checkpoints.workdir import read_run
 from flaxformer_lite.config import ConfigError, MeshConfig, OptimizerConfig, to_config_dict
 from flaxformer_lite.nn.attentions import dispatch
 from flaxformer_lite.runs import loop, run as runs, trainer
-from flaxformer_lite.runs.callbacks import evaluation
+from flaxformer_lite.runs.callbacks import evaluation, summary
 from flaxformer_lite.runs.callbacks.callback import Callback
 from flaxformer_lite.runs.errors import RunError
 from flaxformer_lite.runs.interrupt import Interrupt
@@ -471,3 +474,16 @@ def test_a_failing_background_save_ends_the_run_with_the_last_good_step(
         match=r"step 8 was not written.*No space left.*last.*checkpoint.*4",
     ):
         flaxformer_lite.run(cfg, tmp_path)
+
+
+def test_a_notebook_gets_the_curve_at_the_end(cfg, tmp_path, monkeypatch, traced_once):
+    shown = []
+    display = types.SimpleNamespace(HTML=str, display=shown.append)
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(display=display))
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    monkeypatch.setattr(summary, "in_notebook", lambda: True)
+    flaxformer_lite.run(tiny_runs.steps(cfg, 2), tmp_path / "run")
+    (frame,) = shown
+    page = html.unescape(re.fullmatch(r'<iframe srcdoc="(.*?)" style="[^"]*"></iframe>', frame)[1])
+    assert page.startswith("<!doctype html>") and page.count("<figure") == 1
+    assert "<b>loss (nats per target)</b>" in page and "unigram baseline" in page

@@ -337,7 +337,5 @@ def test_names_that_would_lie_elsewhere_on_a_disk_are_refused(s3):
 
 def test_a_store_without_its_client_is_one_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "obstore", None)
-    with pytest.raises(
-        StorageError, match=r"needs obstore; pip install '\w+\[stores\]'"
-    ):
+    with pytest.raises(StorageError, match=r"needs obstore; pip install '\w+\[stores\]'"):
         remote.find("gs://bucket/name")

@@ -12,6 +12,7 @@ from flaxformer_lite.runs.experiment import Experiment
 from flaxformer_lite.runs.report import clock, text, usage
 from flaxformer_lite.runs.report.reporting import Reporting
 from flaxformer_lite.runs.report.run_page import RunPage
+from flaxformer_lite.runtime.progress import in_notebook, show_frame
 
 
 class Summary(Callback):
@@ -55,17 +56,16 @@ class Summary(Callback):
             return
         with self._reporting.optional("report.html"):
             where = f"{state}: step {self._done} of {self._experiment.cfg.train.steps}"
-            best = None
-            step = self._selection.best.step
-            if step:
-                best = (f"best by {self._selection.metric.words}, after {step} steps", step)
-            self._page.write(where, self._rows(), self._baseline, best)
+            self._page.write(where, self._rows(), self._baseline, self._best())
 
     def print_closing(self) -> None:
         """Prints the results, the model's last texts, and what to do next."""
         cfg = self._experiment.cfg
         terminal = self._reporting.terminal
         terminal.rows("result", self._rows())
+        if self._page is not None and in_notebook():
+            with self._reporting.optional("the curve"):
+                show_frame(self._page.draw_headline(self._baseline, self._best()), height=430)
         samples = self._reporting.recorder.samples
         if samples:
             texts = samples[-1]["texts"]
@@ -76,6 +76,13 @@ class Summary(Callback):
         commands = text.next_commands(cfg, self._workdir)
         if commands:  # there are none of word vectors trained from Python
             terminal.rows("next", commands, copied=True)
+
+    def _best(self) -> tuple[str, int] | None:
+        """Returns the name and step of the mark of the best evaluation."""
+        step = self._selection.best.step
+        if not step:
+            return None
+        return f"best by {self._selection.metric.words}, after {step} steps", step
 
     @functools.cached_property
     def _baseline(self) -> tuple[str, float] | None:

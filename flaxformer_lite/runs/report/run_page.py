@@ -59,6 +59,14 @@ class RunPage:
         self._requested = flatten_dict(resume.plain(requested), sep=".")
         self._clock = clock
 
+    def draw_headline(
+        self, baseline: tuple[str, float] | None, best: tuple[str, int] | None = None
+    ) -> str:
+        """Returns a page with the curve of the headline alone, for a notebook."""
+        charts = curves(self._recorder.history, self._metrics[:1], baseline, best)
+        name = self._path.parent.resolve().name
+        return render_page("curve.html", title=name, chart=charts[0]).decode()
+
     def write(
         self,
         state: str,
