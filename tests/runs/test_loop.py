@@ -484,6 +484,8 @@ def test_a_notebook_gets_the_curve_at_the_end(cfg, tmp_path, monkeypatch, traced
     monkeypatch.setattr(summary, "in_notebook", lambda: True)
     flaxformer_lite.run(tiny_runs.steps(cfg, 2), tmp_path / "run")
     (frame,) = shown
-    page = html.unescape(re.fullmatch(r'<iframe srcdoc="(.*?)" style="[^"]*"></iframe>', frame)[1])
+    page = html.unescape(
+        re.fullmatch(r'<iframe srcdoc="(.*?)" style="[^"]*"></iframe>', frame, re.S)[1]
+    )
     assert page.startswith("<!doctype html>") and page.count("<figure") == 1
     assert "<b>loss (nats per target)</b>" in page and "unigram baseline" in page
