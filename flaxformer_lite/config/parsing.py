@@ -29,6 +29,8 @@ from flaxformer_lite.config.rules import (
 )
 
 T = TypeVar("T")
+# Names of fields in pages and runs of earlier versions.
+RENAMED = {"bias_rate": "router_bias_update_rate"}
 OUTSIDE = re.compile(r"[\w.]+:[\w.]+")  # the form of a plug-in's name outside the package
 
 
@@ -55,6 +57,7 @@ def from_config_dict(
             f" {type(values).__name__}."
         )
     hints = declared_fields(cls)
+    values = {_new_name(key, hints, values): value for key, value in values.items()}
     for key in values:
         if key not in hints:
             near = registry.did_you_mean(str(key), list(hints))
@@ -78,6 +81,14 @@ def from_config_dict(
         return cls(**built)
     except ValueError as error:
         raise ConfigError(_with_path(str(error), where.partition(".")[2], list(hints))) from None
+
+
+def _new_name(key: Any, hints: Mapping[str, Any], values: Mapping[Any, Any]) -> Any:
+    """Returns the name of a field that pages and runs of before may call by an older one."""
+    new = RENAMED.get(key)
+    if new in hints and new not in values:
+        return new
+    return key
 
 
 def _with_path(message: str, path: str, fields: list[str]) -> str:

@@ -24,7 +24,7 @@ MOE = MoeConfig(  # section 4.2
     scale=2.5,
     groups=8,
     groups_per_token=4,
-    bias_rate=0.001,
+    router_bias_update_rate=0.001,
     balance=0.0,
 )
 SMALL_MOE = dataclasses.replace(
@@ -62,10 +62,11 @@ def write_experts(cfg: ModelConfig) -> Json:
     if "n_routed_experts" not in fields:
         return fields
     moe = experts.find_experts(cfg)
-    if moe.score != "sigmoid" or not moe.bias_rate:
+    if moe.score != "sigmoid" or not moe.router_bias_update_rate:
         raise ConfigError(
-            f"score={moe.score!r}, bias_rate={moe.bias_rate}: published files of"
-            f" family={cfg.family!r} have a sigmoid and a bias; set score=sigmoid and a bias_rate."
+            f"score={moe.score!r}, router_bias_update_rate={moe.router_bias_update_rate}: published"
+            f" files of family={cfg.family!r} have a sigmoid and a bias; set score=sigmoid and a"
+            " router_bias_update_rate."
         )
     return fields | {"norm_topk_prob": moe.normalize}
 

@@ -24,7 +24,7 @@ MOE = MoeConfig(
     mlp_dim=1408,
     shared_dim=1408,
     score="sigmoid",
-    bias_rate=0.001,
+    router_bias_update_rate=0.001,
     balance=0.0,
 )
 SMALL_MOE = dataclasses.replace(MOE, num_experts=8, experts_per_token=2, mlp_dim=86, shared_dim=86)

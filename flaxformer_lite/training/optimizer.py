@@ -98,7 +98,7 @@ def build(
     width: float | None = None,
     skip_spikes: float = 0.0,
     concat_small: bool = False,
-    bias_rate: float = 0.0,
+    router_bias_update_rate: float = 0.0,
 ) -> optax.GradientTransformation:
     """Builds the update rule p <- p - rate(step) * (direction(clip(g)) + weight_decay * p).
 
@@ -114,8 +114,8 @@ def build(
       skip_spikes: the standard deviations above the mean from which on an update is skipped as a
         spike (spikes.py); 0 skips none.
       concat_small: as in `norm_of_leaves`.
-      bias_rate: the amount by which a step moves the biases of routers against the sign of their
-        gradient (nn/feed_forwards/moe.py); 0 if the model has none.
+      router_bias_update_rate: the amount by which a step moves the biases of routers against the
+        sign of their gradient (nn/feed_forwards/moe.py); 0 if the model has none.
 
     Raises:
       ConfigError: the optimizer does not fit the other fields.
@@ -134,8 +134,10 @@ def build(
     rate = schedule(cfg, steps)
     chain = optax.chain(clip, direction, decay, optax.scale_by_learning_rate(rate))
     rules = {"trained": chain}
-    if bias_rate:
-        rules["router_bias"] = optax.stateless(functools.partial(_against_sign, bias_rate))
+    if router_bias_update_rate:
+        rules["router_bias"] = optax.stateless(
+            functools.partial(_against_sign, router_bias_update_rate)
+        )
     if cfg.freeze:
         rules["frozen"] = optax.set_to_zero()
     if len(rules) > 1:

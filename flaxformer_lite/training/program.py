@@ -320,13 +320,13 @@ def update_rule(cfg: ExperimentConfig, **options: Any) -> optax.GradientTransfor
     """Builds the optimizer of an experiment, with the options of `optimizer.build`."""
     model = cfg.model
     feed_forwards = [model.feed_forward, *(kind.feed_forward for kind in model.kinds)]
-    bias_rates = [getattr(part, "bias_rate", 0.0) for part in feed_forwards]
+    update_rates = [getattr(part, "router_bias_update_rate", 0.0) for part in feed_forwards]
     return optimizer.build(
         bound_models.optimizer_config(cfg),
         cfg.train.steps,
         width=model.width_ratio if model.width_rule == "mup" else None,
         skip_spikes=cfg.train.skip_spikes,
-        bias_rate=max(bias_rates),
+        router_bias_update_rate=max(update_rates),
         **options,
     )
 

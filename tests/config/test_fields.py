@@ -3,11 +3,22 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from flaxformer_lite import registry
-from flaxformer_lite.config import DataConfig, ExperimentConfig, ModelConfig, OptimizerConfig
+from flaxformer_lite.config import (
+    ConfigError,
+    DataConfig,
+    ExperimentConfig,
+    ModelConfig,
+    OptimizerConfig,
+    from_config_dict,
+)
 from flaxformer_lite.config.experiment import MeshConfig, TokenizerConfig, TrainConfig
 from flaxformer_lite.config.mixture import SourceConfig
+from flaxformer_lite.config.parsing import RENAMED
 from flaxformer_lite.config.rules import declared_fields
+from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 
 ROOT = Path(__file__).parents[2]
 RECORDS = (
@@ -45,3 +56,11 @@ def test_every_field_is_set_by_a_page_or_a_family_or_has_its_use_in_the_docs():
             if name not in setters | documented:
                 unused.append(f"{record.__name__}.{name}")
     assert not unused, "document when to set it in docs/config.md, or delete it"
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_the_old_name_of_a_field_is_read(old, new):
+    kinds = {"router_bias_update_rate": MoeConfig}
+    assert from_config_dict(kinds[new], {old: 0.5}) == kinds[new](**{new: 0.5})
+    with pytest.raises(ConfigError, match=f"{old}: no such field"):
+        from_config_dict(kinds[new], {old: 0.5, new: 0.5})

@@ -100,7 +100,11 @@ def test_a_loss_of_ours_is_a_field_and_no_part_of_a_published_file(tmp_path):
     given = given_to(model)
     assert not routers_of(model, params, given)[1]
     ours = dataclasses.replace(
-        find_experts(model.cfg), balance=0.02, z_loss=0.1, bias_rate=0.0, losses_over="layer"
+        find_experts(model.cfg),
+        balance=0.02,
+        z_loss=0.1,
+        router_bias_update_rate=0.0,
+        losses_over="layer",
     )
     cfg = dataclasses.replace(model.cfg, feed_forward=ours)
     _, routers = routers_of(type(model)(cfg), params, given)
@@ -129,6 +133,6 @@ def test_a_switch_with_experts_in_every_layer_of_a_stack_has_none_in_transformer
 
 def test_what_only_training_reads_does_not_tell_two_records_apart():
     """So it cannot keep a model from being written."""
-    trained = MoeConfig(balance=0.5, z_loss=0.1, losses_over="row", bias_rate=0.01)
-    assert trained.at_inference == MoeConfig(bias_rate=0.001).at_inference
+    trained = MoeConfig(balance=0.5, z_loss=0.1, losses_over="row", router_bias_update_rate=0.01)
+    assert trained.at_inference == MoeConfig(router_bias_update_rate=0.001).at_inference
     assert trained.at_inference != MoeConfig().at_inference, "a bias is a weight"

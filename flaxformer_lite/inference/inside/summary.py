@@ -26,7 +26,7 @@ from flaxformer_lite.inference.inside.token_losses import (
     next_token_losses,
 )
 from flaxformer_lite.models.skeletons import build_layers
-from flaxformer_lite.nn.feed_forwards.moe import CHOICE_BIAS, MoeConfig
+from flaxformer_lite.nn.feed_forwards.moe import ROUTER_BIAS, MoeConfig
 from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.nn.modules.layout import unstack_layers
 from flaxformer_lite.types import Arrays, Params
@@ -229,11 +229,11 @@ def _experts(model: nn.Module, params: Params, name: str, logits_BTX: jax.Array)
     moe = stack.pattern[kind].feed_forward
     assert isinstance(moe, MoeConfig), "no other layer has a router"
     bias_X = None
-    if moe.bias_rate and place in params[side]:
-        bias_X = params[side][place]["mlp"][CHOICE_BIAS]
-    elif moe.bias_rate:
+    if moe.router_bias_update_rate and place in params[side]:
+        bias_X = params[side][place]["mlp"][ROUTER_BIAS]
+    elif moe.router_bias_update_rate:
         stacked = params[side]["layers"][f"block_{kind}"]
-        bias_X = stacked["mlp"][CHOICE_BIAS][layer // len(stack.pattern)]
+        bias_X = stacked["mlp"][ROUTER_BIAS][layer // len(stack.pattern)]
     weights_TA, chosen_TA = (np.asarray(x)[0] for x in moe.route(logits_BTX, bias_X))
     weights_TX = np.zeros(logits_BTX.shape[1:], np.float32)
     np.put_along_axis(weights_TX, chosen_TA, weights_TA, axis=1)

@@ -30,7 +30,7 @@ from flaxformer_lite.nn.functions.sharding import ActivationSharding, adapter_of
 from flaxformer_lite.nn.modules.context import Context
 from flaxformer_lite.nn.modules.einsum import IN_LAYER, Einsum, QuantizedKernel, make_initializer
 
-CHOICE_BIAS = "choice_bias"  # training/optimizer.py moves it by the sign of its gradient
+ROUTER_BIAS = "choice_bias"  # training/optimizer.py moves it by the sign of its gradient
 LOSSES = "losses"  # the collection of auxiliary losses
 ROUTED = "routed"  # the collection of what the losses of whole stacks are made of
 LOADS = "loads"  # the collection of how many choices of tokens fell on each expert
@@ -59,9 +59,9 @@ class MoeConfig(parts.FeedForwardConfig):
       scale: factor on the weights.
       groups: the number of groups of neighbouring experts.
       groups_per_token: the number of groups that a token's experts are of; 0 for all.
-      bias_rate: how much one step of training moves a bias of each expert, up if it has fewer
-        tokens than the mean and down if it has more; the bias counts in the choice of experts, not
-        in their weights (DeepSeek-V3). 0 leaves it out.
+      router_bias_update_rate: how much one step of training moves a bias of each expert, up if it
+        has fewer tokens than the mean and down if it has more; the bias counts in the choice of
+        experts, not in their weights (DeepSeek-V3, section 2.1.2). 0 leaves it out.
       balance: factor on the loss that evens out the load.
       z_loss: factor on the square of the router's normalizer.
       losses_over: the tokens that both losses are means over: those of a `layer`, summed over the
@@ -75,7 +75,7 @@ class MoeConfig(parts.FeedForwardConfig):
     low_precision: ClassVar[tuple[str, ...]] = ("quantize",)
     reads_context: ClassVar[bool] = True
     reads_one_token: ClassVar[bool] = True
-    added: ClassVar[tuple[str, ...]] = (r"/mlp/router/(kernel|bias)$", rf"/mlp/{CHOICE_BIAS}$")
+    added: ClassVar[tuple[str, ...]] = (r"/mlp/router/(kernel|bias)$", rf"/mlp/{ROUTER_BIAS}$")
 
     num_experts: Size = 8
     experts_per_token: Size = 2
@@ -90,7 +90,7 @@ class MoeConfig(parts.FeedForwardConfig):
     scale: Positive = 1.0
     groups: Size = 1
     groups_per_token: Count = 0
-    bias_rate: NotNegative = 0.0
+    router_bias_update_rate: NotNegative = 0.0
     balance: NotNegative = 0.01
     z_loss: NotNegative = 0.0
     losses_over: Annotated[str, OneOf(choices.ROUTER_LOSSES)] = "layer"
@@ -152,15 +152,15 @@ class MoeConfig(parts.FeedForwardConfig):
                 rules += ((pattern.replace("mlp/", "mlp/shared/"), axes),)
         if self.shared_gate:
             rules += ((r"mlp/shared_gate/kernel$", ()),)
-        if self.bias_rate:
-            rules += ((rf"mlp/{CHOICE_BIAS}$", ()),)
+        if self.router_bias_update_rate:
+            rules += ((rf"mlp/{ROUTER_BIAS}$", ()),)
         return rules
 
     @property
     def at_inference(self) -> Self:
-        has_bias = float(self.bias_rate > 0)
+        has_bias = float(self.router_bias_update_rate > 0)
         return dataclasses.replace(
-            self, balance=0.0, z_loss=0.0, losses_over="layer", bias_rate=has_bias
+            self, balance=0.0, z_loss=0.0, losses_over="layer", router_bias_update_rate=has_bias
         )
 
     def copied_from(self, path: str) -> str:
@@ -239,9 +239,11 @@ class Moe(nn.Module):
         )
         logits_BTX = router(self.router_input(x_BTD))
         bias_X = None
-        if cfg.bias_rate:  # in float32, as steps of training are smaller than bfloat16 resolves
+        if (
+            cfg.router_bias_update_rate
+        ):  # in float32, as steps of training are smaller than bfloat16 resolves
             shape = (cfg.num_experts,)
-            bias_X = self.param(CHOICE_BIAS, nn.initializers.zeros, shape, jnp.float32)
+            bias_X = self.param(ROUTER_BIAS, nn.initializers.zeros, shape, jnp.float32)
 
         # By hand, as the partitioner gathers all logits for a top_k.
         on_shards = sharding_of(run).per_shard(cfg.route, ("BT", ""), ("BT", "BT"))

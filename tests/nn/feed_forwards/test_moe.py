@@ -182,7 +182,7 @@ def test_experts_in_few_bits_are_those_of_their_restored_matrices(form, sizes):
 def test_a_mesh_moves_the_bias_of_the_choice_equally_and_computes_copies_as_the_dense_layer(
     dispatch,
 ):
-    cfg = dataclasses.replace(CFG, shared_dim=0, shared_gate=False, bias_rate=0.01)
+    cfg = dataclasses.replace(CFG, shared_dim=0, shared_gate=False, router_bias_update_rate=0.01)
     module, params = made(cfg)
     sharding = MeshSharding(build_mesh(MeshConfig(data=2, expert=4)), expert_dispatch=dispatch)
     on_mesh = cfg.module(PlacedExecution(sharding=sharding))
@@ -235,7 +235,7 @@ def test_what_experts_cannot_do_is_refused():
 EXPERTS = {
     "model.feed_forward.name": "moe",
     "model.feed_forward.balance": 0.5,
-    "model.feed_forward.bias_rate": 0.01,
+    "model.feed_forward.router_bias_update_rate": 0.01,
 }
 SCANNED = {"train.accumulate": 2, "model.scan": True}
 
