@@ -3,11 +3,12 @@
 import re
 
 PHASES = (("rematted_computation", "recomputed"), ("transpose(", "backward"))
+# The first that fits: a norm of attention's input or of its queries is a norm.
 PARTS = (
-    (r"attention/(query|key|value|out)\b|attention\._(cross_)?keys", "attention projections"),
+    (r"norm", "norms"),
+    (r"attention\.project/|attention/(query|key|value|out)\b", "attention projections"),
     (r"attention", "attention"),
     (r"/mlp/", "feed-forward"),
-    (r"norm", "norms"),
     (r"embed", "embeddings"),
     (r"Model", "rest of the model"),
     (r"jvp", "vocabulary and loss"),
