@@ -102,15 +102,15 @@ def _find_splits(address: str) -> Splits:
     if path in snapshot.names:
         return {"": [path]}
     readable = [name for name in snapshot.names if _is_readable(name)]
-    if not readable:
-        kinds = sorted({compressed.kind(Path(name)) or name for name in snapshot.names})
-        raise StorageError(
-            f"{address}: holds no {', '.join(KINDS)} ({_listed(kinds)}); the Hub's own copy as"
-            f" parquet, where it makes one, is"
-            f" hf://datasets/{hub.read_address(address).name}@refs/convert/parquet."
-        )
     folders = _configs_of_names(readable)
     configs = _configs_of_card(card, readable) or folders
+    if not any(configs.values()):
+        kinds = sorted({compressed.kind(Path(name)) or name for name in snapshot.names})
+        raise StorageError(
+            f"{address}: its data are in no {', '.join(KINDS)} ({_listed(kinds)}); the Hub's own"
+            f" copy as parquet, where it makes one, is"
+            f" hf://datasets/{hub.read_address(address).name}@refs/convert/parquet."
+        )
     splits = _choose(configs, path)
     if splits is None and path:
         splits = _choose(folders, path)
@@ -123,9 +123,9 @@ def _find_splits(address: str) -> Splits:
     rule = "has several configs"
     if path and not below:
         rule = f"has no config, split, folder or file {path}"
-    inside = list(configs)
-    if len(configs) == 1:
-        inside = [f"{config}/{split}".strip("/") for config in configs for split in configs[config]]
+    inside = [config for config in configs if configs[config]]
+    if len(inside) == 1:
+        inside = [f"{inside[0]}/{split}".strip("/") for split in configs[inside[0]]]
     if inside == [""]:  # no name says a config or a split
         inside = readable
     raise StorageError(

@@ -211,7 +211,11 @@ def test_commands_read_rows_and_text(hub, tmp_path, capsys):
             "hf://datasets/org/test",
             r"no split train or training, only test; name one, .*test/test\.",
         ),
-        ("hf://datasets/org/zip", r"holds no .parquet, .*\(.zip\).*org/zip@refs/convert/parquet"),
+        (
+            "hf://datasets/org/zip",
+            r"in no .parquet, .*\(.zip\).*org/zip@refs/convert/parquet",
+        ),
+        ("hf://datasets/org/json", r"data are in no .*, .json, .md\); the Hub's own copy"),
         ("hf://datasets/topics", "data on the hub is hf://datasets/ORG/NAME"),
         ("hf://org/topics", "data on the hub is hf://datasets/ORG/NAME"),
         (f"{NAME}/../other", "data on the hub is hf://datasets/ORG/NAME"),
@@ -224,6 +228,8 @@ def test_what_cannot_be_read_is_one_sentence(hub, tmp_path, capsys, page, addres
     hub.models["datasets/org/folders"] = FOLDERS
     hub.models["datasets/org/test"] = {"test.csv": csv(3)}
     hub.models["datasets/org/zip"] = {"train.zip": b"PK"}
+    other = {"README.md": card([{"data_files": "*.json"}]), "a.json": b"[]", "b.csv": csv(1)}
+    hub.models["datasets/org/json"] = other
     workdir = tmp_path / "run"
     with pytest.raises(SystemExit):
         main(["train", f"--config={page}", f"--workdir={workdir}", f"--config.data.path={address}"])
@@ -255,9 +261,12 @@ def test_the_cache_is_read_where_there_is_no_network(hub, monkeypatch, caplog):
         fetch_split(NAME, TRAIN)
 
 
-def test_without_huggingface_hub_the_extra_is_named(monkeypatch):
+def test_without_huggingface_hub_the_extra_is_named(monkeypatch, tmp_path):
+    """And nothing else needs it."""
     hub_dataset._open.cache_clear()
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    (tmp_path / "rows.csv").write_bytes(csv(2))
+    assert len(table.read_table(str(tmp_path / "rows.csv"), "data.path")) == 2
     with pytest.raises(StorageError, match=r"pip install 'flaxformer_lite\[hub\]'"):
         fetch_split(NAME, TRAIN)
 
