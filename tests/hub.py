@@ -16,7 +16,8 @@ import pytest
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 REVISIONS = ("main", SHA, "refs%2Fconvert%2Fparquet")
-GATED = "gated"  # names of models that are answered with an error
+GATED = "gated"  # names of repositories that are answered with an error
+TERMS = "terms"  # names of those that are listed, but whose files are answered with one
 
 
 class Hub:
@@ -110,6 +111,9 @@ def serve() -> Iterator[Hub]:
             elif rest.startswith("resolve/"):
                 _, _, path = rest.removeprefix("resolve/").partition("/")
                 path = urllib.parse.unquote(path)
+                if name.endswith(TERMS):
+                    self._json({}, 403, {"X-Error-Code": "GatedRepo"})
+                    return
                 if path not in files:
                     self._json({}, 404, {"X-Error-Code": "EntryNotFound"})
                     return

@@ -201,6 +201,7 @@ def test_commands_read_rows_and_text(hub, tmp_path, capsys):
     [
         ("hf://datasets/org/none", "no such dataset on http.*, or it is private.*hf auth login"),
         ("hf://datasets/org/gated", "is gated; accept its terms on http.*/datasets/org/gated"),
+        ("hf://datasets/org/terms", "is gated; accept its terms on http.*/datasets/org/terms"),
         (f"{NAME}@v9", "has no branch, tag or commit v9; http.*/datasets/org/topics/tree/main"),
         (
             f"{NAME}/fr",
@@ -225,6 +226,7 @@ def test_commands_read_rows_and_text(hub, tmp_path, capsys):
 @pytest.mark.parametrize("page", ["classify", "gpt2_tiny"])
 def test_what_cannot_be_read_is_one_sentence(hub, tmp_path, capsys, page, address, message):
     hub.models["datasets/org/topics"] = SHARDS
+    hub.models["datasets/org/terms"] = SHARDS
     hub.models["datasets/org/folders"] = FOLDERS
     hub.models["datasets/org/test"] = {"test.csv": csv(3)}
     hub.models["datasets/org/zip"] = {"train.zip": b"PK"}
