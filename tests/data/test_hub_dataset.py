@@ -13,6 +13,7 @@ import pytest
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.checkpoints.workdir import read_config
 from flaxformer_lite.config import ConfigError, DataConfig
+from flaxformer_lite.config.mixture import SourceConfig
 from flaxformer_lite.data import hub_dataset, table
 from flaxformer_lite.data.hub_dataset import fetch_split, list_splits
 from flaxformer_lite.data.pipeline import name_held_out, open_dataset
@@ -194,6 +195,18 @@ def test_commands_read_rows_and_text(hub, tmp_path, capsys):
     assert "datasets:\n- org/topics\n" in header
     main(["data", "stats", "--config=gpt2_tiny", *small])
     assert f"50 to train on, 8 of {NAME}/validation held out" in capsys.readouterr().out
+
+
+def test_a_source_of_a_mixture_is_a_dataset(hub, experiment):
+    hub.models["datasets/org/topics"] = {"train.jsonl": jsonl(40), "README.md": b""}
+
+    def mixed(path):
+        sources = {"own": SourceConfig(path=f"{NAME}/train"), "other": SourceConfig(path=path)}
+        return experiment(path="", mixture=sources)
+
+    assert len(open_dataset(mixed(NAME)).mixture.sources["other"].corpus.source.files) == 1
+    with pytest.raises(ConfigError, match=r"^data\.mixture\.other\.path: hf://.*fr: has no config"):
+        open_dataset(mixed(f"{NAME}/fr"))
 
 
 @pytest.mark.parametrize(
