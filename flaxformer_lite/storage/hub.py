@@ -59,12 +59,19 @@ def name_of(address: str) -> str:
 
 
 def read_address(address: str) -> Address:
-    """Returns the parts of an address that is_model_place or is_data_place allows."""
+    """Returns the parts of an address.
+
+    Raises:
+      StorageError: it is none, or a list of several.
+    """
     dataset = DATASET.fullmatch(address)
     if dataset:
         return Address("dataset", dataset[1], dataset[2], dataset[3].strip("/"))
     match = HUB.fullmatch(address)
-    assert match is not None
+    if match is None:
+        raise StorageError(
+            f"{address}: must be one address on the hub, hf://ORG/NAME or hf://datasets/ORG/NAME."
+        )
     return Address("model", match[1], match[2])
 
 

@@ -16,7 +16,7 @@ from flaxformer_lite.config import ConfigError, DataConfig
 from flaxformer_lite.config.mixture import SourceConfig
 from flaxformer_lite.data import hub_dataset, table
 from flaxformer_lite.data.hub_dataset import fetch_split, list_splits
-from flaxformer_lite.data.pipeline import name_held_out, open_dataset
+from flaxformer_lite.data.pipeline import name_held_out, open_dataset, open_text
 from flaxformer_lite.storage.stores import StorageError
 from tests import hub as stand_in
 from tests.training import tiny_runs
@@ -174,8 +174,16 @@ def test_the_config_of_a_run_names_the_held_out_split(hub, experiment):
     assert len(data.corpus.tokens["eval"].offsets) == 10
     whole = experiment(path=f"{NAME}/train")
     assert name_held_out(whole) is whole
-    mixed = experiment(path=f"{NAME}/train, {NAME}/test")
-    assert len(open_dataset(mixed).corpus.source.files) == 2
+    both = f"{NAME}/train, {NAME}/test"
+    assert len(open_dataset(experiment(path=both)).corpus.source.files) == 2
+    with pytest.raises(StorageError, match=r"^data\.path: hf://.*must be one address on the hub"):
+        table.read_table(both, f"data.path={both!r}")
+
+
+def test_text_that_is_evaluated_is_the_held_out_split(hub, experiment):
+    hub.models["datasets/org/topics"] = {"train.jsonl": jsonl(40), "test.jsonl": jsonl(9, "new")}
+    corpus = open_text(experiment(path=""), NAME).corpus
+    assert [file.name for file in corpus.source.files] == ["test.jsonl"]
 
 
 def test_commands_read_rows_and_text(hub, tmp_path, capsys):
