@@ -1,4 +1,4 @@
-"""A stand-in for the Hugging Face Hub on loopback: models to download, and commits to look at."""
+"""A stand-in for the Hugging Face Hub on loopback: models and datasets to download, and commits."""
 
 import base64
 import contextlib
@@ -6,16 +6,25 @@ import hashlib
 import json
 import re
 import threading
+import urllib.parse
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import huggingface_hub.constants as constants
+import pytest
+
 SHA = "0123456789abcdef0123456789abcdef01234567"
-GATED = "gated"  # names of models that are answered with an error
+REVISIONS = ("main", SHA, "refs%2Fconvert%2Fparquet")
+GATED = "gated"  # names of repositories that are answered with an error
+TERMS = "terms"  # names of those that are listed, but whose files are answered with one
 
 
 class Hub:
-    """The files of each model by its ORG/NAME, and each request so far, as "GET /path"."""
+    """The files of each repository, and each request so far, as "GET /path".
+
+    A model is ORG/NAME, a dataset datasets/ORG/NAME.
+    """
 
     def __init__(self) -> None:
         self.models: dict[str, dict[str, bytes]] = {}
@@ -30,7 +39,8 @@ class Hub:
                 self.models[name][path.relative_to(folder).as_posix()] = path.read_bytes()
 
     def downloaded(self) -> set[str]:
-        return {line.rpartition("/")[2] for line in self.seen if re.match("GET .*/resolve/", line)}
+        seen = map(urllib.parse.unquote, self.seen)
+        return {line.rpartition("/")[2] for line in seen if re.match("GET .*/resolve/", line)}
 
     def commit(self, name: str, lines: bytes) -> None:
         for line in lines.splitlines():
@@ -66,7 +76,8 @@ def serve() -> Iterator[Hub]:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             hub.seen.append(f"{self.command} {path}")
             hub.tokens.add(self.headers.get("Authorization", ""))
-            match = re.match(r"/(?:api/models/)?([\w.-]+/[\w.-]+)/?(.*)", path)
+            repository = r"((?:datasets/)?[\w.-]+/[\w.-]+)"
+            match = re.match(rf"/(?:api/models/|api/(?=datasets/))?{repository}/?(.*)", path)
             if path == "/api/repos/create":
                 created = json.loads(body)
                 name = "/".join(filter(None, [created.get("organization"), created["name"]]))
@@ -99,11 +110,15 @@ def serve() -> Iterator[Hub]:
                 self._json([_entry(path, content) for path, content in files.items()])
             elif rest.startswith("resolve/"):
                 _, _, path = rest.removeprefix("resolve/").partition("/")
+                path = urllib.parse.unquote(path)
+                if name.endswith(TERMS):
+                    self._json({}, 403, {"X-Error-Code": "GatedRepo"})
+                    return
                 if path not in files:
                     self._json({}, 404, {"X-Error-Code": "EntryNotFound"})
                     return
                 self._send(files[path], "application/octet-stream", 200, _etag(files[path]))
-            elif rest.startswith("revision/") and rest.split("/")[1] not in ("main", SHA):
+            elif rest.startswith("revision/") and rest.split("/")[1] not in REVISIONS:
                 self._json({}, 404, {"X-Error-Code": "RevisionNotFound"})
             else:
                 siblings = [{"rfilename": path} for path in files]
@@ -132,6 +147,16 @@ def serve() -> Iterator[Hub]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def use_stand_in(hub: Hub, patch: pytest.MonkeyPatch, cache: Path) -> None:
+    """Points huggingface_hub to a stand-in and a cache; it reads its variables when imported."""
+    patch.setattr(constants, "ENDPOINT", hub.url)
+    template = f"{hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    patch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    patch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    patch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", True)
+    patch.setenv("HF_TOKEN", "hf_secret")
 
 
 def _etag(content: bytes) -> dict[str, str]:

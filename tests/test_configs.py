@@ -269,7 +269,7 @@ def test_argument_chooses_the_encoding():
             "s3:/bucket",
             "^train.init_from='s3:/bucket': an address .* two slashes, s3://BUCKET",
         ),
-        ("data.path", "gs://bucket/a,hf://b", "hf:// is not read or written"),
+        ("data.path", "gs://bucket/a,hf://b", "data on the hub is hf://datasets/ORG/NAME"),
     ],
 )
 def test_what_cannot_work_is_said_at_the_door(path, value, message):

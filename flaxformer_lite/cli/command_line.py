@@ -17,6 +17,7 @@ from flaxformer_lite.config.rules import (
     SECRET,
     ConfigError,
     format_value,
+    is_data_place,
     is_local,
     is_model_place,
     is_place,
@@ -342,6 +343,11 @@ def place(value: str) -> str:
 def model(value: str) -> str:
     """Parses a model's folder, address in an object store, or name on the Hub; an argparse type."""
     return path(value, is_model_place)
+
+
+def data(value: str) -> str:
+    """Parses files as `place` does, or a dataset on the Hub; an argparse type."""
+    return path(value, is_data_place)
 
 
 def file_of(*suffixes: str) -> Callable[[str], Path]:

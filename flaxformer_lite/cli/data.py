@@ -19,7 +19,7 @@ from flaxformer_lite.cli.tables import make_console
 from flaxformer_lite.config import ExperimentConfig, plugin_name
 from flaxformer_lite.data import table
 from flaxformer_lite.data.corpus import Corpus, Records
-from flaxformer_lite.data.pipeline import Dataset, open_dataset
+from flaxformer_lite.data.pipeline import Dataset, name_held_out, open_dataset
 from flaxformer_lite.data.stored_features import StoredFeatures
 from flaxformer_lite.files.read import escape_controls
 from flaxformer_lite.models import build_model
@@ -49,6 +49,7 @@ def run(args: argparse.Namespace) -> None:
     )
     begun = time.time()
     clock = time.monotonic()
+    cfg = name_held_out(cfg)
     data = open_dataset(cfg, "train", labels=warm_start.known_labels(cfg))
     seconds = time.monotonic() - clock
     out = make_console()

@@ -19,6 +19,7 @@ from flaxformer_lite.config.rules import (
     REORDERS_SUMS,
     ConfigError,
     Count,
+    DataPlace,
     ModelPlace,
     NotNegative,
     OneOf,
@@ -57,6 +58,7 @@ Axis = Annotated[
     int, Range(-1, INT32, "be positive, or -1 for all devices that are left"), REORDERS_SUMS
 ]
 Path = Annotated[Place, MAY_CHANGE]
+DataPath = Annotated[DataPlace, MAY_CHANGE]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,15 +84,16 @@ class TokenizerConfig(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(Record):
-    # files, folders or patterns: text, jsonl, tables or token ids; empty: `corpus`
-    path: Path = ""
+    # files, folders, patterns or datasets of the Hub: text, jsonl, tables or token ids; empty:
+    # `corpus`
+    path: DataPath = ""
     # texts by name, with weights, instead of `path`
     mixture: dict[str, SourceConfig] = field(default_factory=Sections)
     # T: weights times size ** (1 / T); 0: sizes do not count
     mixture_temperature: NotNegative = 0.0
     # by steps, such as "9000: books=3; 9500-9900: web=0"
     mixture_schedule: Annotated[str, is_schedule] = ""
-    eval_path: Path = ""  # held-out text, or rows of a table; empty: a share of `path`
+    eval_path: DataPath = ""  # held-out text, or rows of a table; empty: a share of `path`
     # of a table, by their roles, such as text=body,label=class; those of usual names are found
     columns: Columns = ""
     drop_incomplete: bool = False  # leaves out rows of a table without a label or text

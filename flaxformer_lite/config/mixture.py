@@ -8,9 +8,9 @@ from flaxformer_lite import registry
 from flaxformer_lite.config import choices
 from flaxformer_lite.config.rules import (
     ConfigError,
+    DataPlace,
     NotNegative,
     OneOf,
-    Place,
     Record,
     format_value,
     raise_if_invalid,
@@ -85,7 +85,7 @@ def is_schedule(value: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceConfig(Record):
-    path: Place = ""  # of its text, as data.path
+    path: DataPlace = ""  # of its text, as data.path
     corpus: Annotated[str, OneOf(("", *choices.CORPORA))] = ""  # or a built-in one
     text_field: str = ""  # as data.text_field; empty: that
     weight: NotNegative = 1.0  # its rows beside those of others; with a temperature, a factor of it

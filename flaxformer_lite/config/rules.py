@@ -23,6 +23,11 @@ FLOAT32 = 3.4e38  # floats beyond are infinite on a device
 MOST_TRACED = 1000  # steps of a trace; a step of a large model writes megabytes
 SECRET = re.compile(r"(?<=://)[^/,\s'\"]*@|(?<=\?)[\w.-]+=[^,\s'\"]*")  # in an address
 HUB = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")  # a model, and its revision
+# A dataset, its revision, and a config, split, folder or file in it. As in the Hub's file system, a
+# revision has slashes only if the Hub made it: refs/convert/parquet.
+DATASET = re.compile(
+    r"hf://datasets/([\w.-]+/[\w.-]+)(?:@(refs/\w+/\w+|[\w.-]+))?((?:/[\w.+=-][\w.+= -]*)*)/?"
+)
 LONGEST_VALUE = 160  # most letters of a value in a message
 
 
@@ -164,6 +169,22 @@ def is_model_place(value: str) -> str:
     )
 
 
+def is_data_place(value: str) -> str:
+    """Rejects what is_place does, except for datasets on the Hugging Face Hub."""
+    others = []
+    for part in value.split(","):
+        address = part.strip()
+        if not address.startswith("hf:"):
+            others.append(part)
+        elif not DATASET.fullmatch(address) or {".", ".."} & {*address.split("/")}:
+            return (
+                "data on the hub is hf://datasets/ORG/NAME, or hf://datasets/ORG/NAME@REVISION, and"
+                " may go on with a config and a split, such as"
+                " hf://datasets/nyu-mll/glue/sst2/validation."
+            )
+    return is_place(",".join(others))
+
+
 def is_interval(value: str) -> str:
     """Checks the form START:STOP of a few steps, both included and counted from 1."""
     match = re.fullmatch(r"([1-9]\d{0,8}):([1-9]\d{0,8})", value)
@@ -215,6 +236,7 @@ Probability = Annotated[float, Range(0, 1 - 1e-9, "be a probability in [0, 1)")]
 Share = Annotated[float, Range(1e-9, 1 - 1e-9, "be strictly between 0 and 1")]
 Place = Annotated[str, is_place]  # a local path, or an address in a store
 ModelPlace = Annotated[str, is_model_place]  # or a model on the Hub
+DataPlace = Annotated[str, is_data_place]  # or a dataset on the Hub
 # rules for all fields of a type, beside those that a field declares
 RULES_OF_TYPE: dict[type, object] = {
     int: Int,

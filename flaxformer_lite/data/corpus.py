@@ -152,8 +152,12 @@ def read_text(cfg: DataConfig, fields: tuple[str, ...], *, all_held_out: bool = 
         if name == "text":
             name = cfg.text_field
         names.append(name)
-    source = open_source(cfg, tuple(names))
-    share = 1 if all_held_out else cfg.held_out
+    split_name = "train"
+    share = cfg.held_out
+    if all_held_out:
+        split_name = "eval"
+        share = 1
+    source = open_source(cfg, tuple(names), split_name)
     split = functools.cache(lambda: split_of(source.documents(), share, source.where))
     if source.has_tokens:
         _check_tokens(cfg, source)

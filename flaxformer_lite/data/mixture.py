@@ -208,8 +208,8 @@ def _naming(name: str) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        field = r"\bdata\.(path|corpus|text_field)="
-        message = re.sub(field, rf"data.mixture.{name}.\1=", str(error))
+        field = r"\bdata\.(path|corpus|text_field)(?=[=:])"
+        message = re.sub(field, rf"data.mixture.{name}.\1", str(error))
         raise ConfigError(message) from error
 
 

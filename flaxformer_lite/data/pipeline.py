@@ -15,8 +15,11 @@ import jax
 import numpy as np
 
 from flaxformer_lite.config import ConfigError, ExperimentConfig, plugin_name
+from flaxformer_lite.config.rules import DATASET
+from flaxformer_lite.data import table
 from flaxformer_lite.data.corpus import Corpus, open_corpus, open_records
 from flaxformer_lite.data.epochs import endless_finder
+from flaxformer_lite.data.hub_dataset import list_splits
 from flaxformer_lite.data.labelled import fingerprint_rows, open_labelled
 from flaxformer_lite.data.mixture import ConcatRecords, Mixture, open_mixture, tag_source
 from flaxformer_lite.data.padding import (
@@ -31,6 +34,7 @@ from flaxformer_lite.data.split import SPLITS
 from flaxformer_lite.data.text_rows import check_vocabulary, open_text_rows
 from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.objectives.tables.task import Task
+from flaxformer_lite.storage.stores import StorageError
 from flaxformer_lite.text.tokenizer import Tokenizer
 
 ENDLESS = 1 << 40  # batches
@@ -325,6 +329,7 @@ def open_dataset(
     """
     if split not in SPLITS:
         raise ValueError(f"split={split!r}: must be train or eval.")
+    cfg = name_held_out(cfg)
     objective = cfg.objective
     if objective.reads_tables:
         if cfg.data.mixture:
@@ -357,6 +362,28 @@ def open_dataset(
     return Dataset(
         split, objective, text.splits, text.fingerprint, text.corpus, packing=text.packing
     )
+
+
+def name_held_out(cfg: ExperimentConfig) -> ExperimentConfig:
+    """Returns the config with the held-out split of a dataset on the Hub as data.eval_path.
+
+    It is as it was if it names held-out text or rows, or if the address names a split itself.
+
+    Raises:
+      StorageError: the dataset cannot be read.
+    """
+    data = cfg.data
+    if data.eval_path or not DATASET.fullmatch(data.path):
+        return cfg
+    try:
+        splits = list_splits(data.path)
+    except StorageError as error:
+        raise StorageError(f"data.path: {error}") from None
+    for name in table.SPLITS["eval"]:
+        if name in splits:
+            eval_path = f"{data.path.rstrip('/')}/{name}"
+            return dataclasses.replace(cfg, data=dataclasses.replace(data, eval_path=eval_path))
+    return cfg
 
 
 def open_text(cfg: ExperimentConfig, path: str) -> Dataset:

@@ -18,13 +18,14 @@ from typing import Any, Literal
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data import columnar, digests, stored, text_encoding
+from flaxformer_lite.data import columnar, digests, hub_dataset, stored, text_encoding
 from flaxformer_lite.data.conll import read_conll
 from flaxformer_lite.files.read import open_regular, quote_value, read_object
 from flaxformer_lite.objectives.rows import ClassNames
 from flaxformer_lite.runtime import progress
-from flaxformer_lite.storage import compressed, content_cache
+from flaxformer_lite.storage import compressed, content_cache, hub
 from flaxformer_lite.storage.fetch import on_disk
+from flaxformer_lite.storage.stores import StorageError
 
 FORMAT = "3"  # increase when the rows that are read from a file, or their files, change
 SMALL = 1 << 20  # bytes of files whose rows stay in memory
@@ -105,7 +106,8 @@ def read_table(path: str, where: str, split: str = "train", *, root: str = "") -
 
     Args:
       path: a file by its suffix (.csv, .tsv, .json, .jsonl, .conll, .conllu, .txt as CoNLL,
-        .parquet, .arrow; .gz or .zst behind any), or a folder of `save_to_disk`.
+        .parquet, .arrow; .gz or .zst behind any), a folder of `save_to_disk`, or a dataset on the
+        Hub (hub_dataset.py).
       where: the field and value to name in errors.
       split: which part of a folder that holds several to read, `train` or `eval`.
       root: data.cache, where the rows of a large table are kept; empty: they stay in memory.
@@ -114,12 +116,22 @@ def read_table(path: str, where: str, split: str = "train", *, root: str = "") -
       ConfigError: there is no such file, it is empty, or it cannot be read; names the line where
         there is one.
     """
+    if hub.is_hub(path):
+        try:
+            return _read_files(hub_dataset.fetch_split(path, SPLITS[split]), where, root)
+        except StorageError as error:
+            raise StorageError(f"{where.partition('=')[0]}: {error}") from None
     file = on_disk(path, _of_datasets)
     if file.is_dir():
         return _read_folder(file, where, split, root)
     if not file.is_file():
         raise ConfigError(f"{where}: no such file.")
-    kind = compressed.kind(file)
+    return _read_files([file], where, root)
+
+
+def _read_files(files: Sequence[Path], where: str, root: str) -> Table:
+    """Reads one table, which may be in several files of a kind."""
+    kind = compressed.kind(files[0])
     if kind in SHEETS:
         raise ConfigError(
             f"{where}: a spreadsheet; save its sheet as 'CSV UTF-8' (File, Save As) and name that"
@@ -129,11 +141,19 @@ def read_table(path: str, where: str, split: str = "train", *, root: str = "") -
         raise ConfigError(
             f"{where}: must be one of {', '.join(READERS)}, or a folder of datasets' save_to_disk."
         )
-    digest, size = _content([file], where, root)
-    read = _table(where, lambda: READERS[kind](file, where), digest, size, kind, root)
+    digest, size = _content(files, where, root)
+
+    def read() -> Iterator[stored.TableRow]:
+        for file in files:
+            at = where
+            if len(files) > 1:
+                at = f"{where}: {file.name}"
+            yield from READERS[kind](file, at)
+
+    table = _table(where, read, digest, size, kind, root)
     if kind not in columnar.KINDS:
-        return read
-    return read.with_names(_class_names(file, where))
+        return table
+    return table.with_names(_class_names(files[0], where))
 
 
 def splits_of(path: str) -> tuple[str, ...]:

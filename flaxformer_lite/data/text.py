@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flaxformer_lite.config import ConfigError, DataConfig
-from flaxformer_lite.data import corpora, digests, documents, token_files
+from flaxformer_lite.data import corpora, digests, documents, hub_dataset, table, token_files
 from flaxformer_lite.files.home import expand_home
 from flaxformer_lite.runtime import progress
-from flaxformer_lite.storage import compressed, content_cache, remote
+from flaxformer_lite.storage import compressed, content_cache, hub, remote
 from flaxformer_lite.storage.compressed import File
 from flaxformer_lite.storage.remote import RemoteFile
 from flaxformer_lite.storage.stores import StorageError, is_url
@@ -138,12 +138,13 @@ class Source:
         return (document for _, _, document in self.placed())
 
 
-def open_source(cfg: DataConfig, fields: tuple[str, ...]) -> Source:
+def open_source(cfg: DataConfig, fields: tuple[str, ...], split: str = "train") -> Source:
     """Opens the text that a config names.
 
     Args:
       cfg: the data section; path, corpus and cache are used.
       fields: texts that the objective reads from a document: ("text",), or ("source", "target").
+      split: which part to read of a dataset on the Hub whose address names none, `train` or `eval`.
 
     Raises:
       ConfigError: the path does not exist or is empty, or the built-in corpus lacks these fields.
@@ -152,7 +153,8 @@ def open_source(cfg: DataConfig, fields: tuple[str, ...]) -> Source:
         where = f"data.path={cfg.path!r}"
         try:
             pairs = len(fields) > 1
-            listed = [_files(root, where, pairs=pairs) for root in _roots(cfg.path, where)]
+            roots = _roots(cfg.path, where, split)
+            listed = [_files(root, where, pairs=pairs) for root in roots]
         except StorageError as error:
             raise StorageError(f"data.path: {error}") from None
         files = _distinct(read for read, _ in listed)
@@ -233,18 +235,21 @@ def _built_in(cfg: DataConfig, fields: tuple[str, ...], where: str) -> Path:
     return content_cache.folder(cfg.cache, name, write) / "documents.jsonl"
 
 
-def _roots(paths: str, where: str) -> list[str | File]:
+def _roots(paths: str, where: str, split: str) -> list[str | File]:
     """Lists the files and folders that data.path names.
 
     It is one path, or several separated by commas, with patterns such as *.txt.
     """
     path = expand_home(paths)
     patterns = list(filter(None, map(str.strip, paths.split(","))))
-    is_plain = patterns in ([], [paths]) and not glob.has_magic(paths) and not is_url(paths)
+    is_plain = patterns in ([], [paths]) and not glob.has_magic(paths) and "://" not in paths
     if os.path.exists(path) or is_plain:
         return [path]
     roots: list[str | File] = []
     for pattern in patterns:
+        if hub.is_hub(pattern):
+            roots += hub_dataset.fetch_split(pattern, table.SPLITS[split])
+            continue
         if is_url(pattern):
             matches = []
             if glob.has_magic(pattern):

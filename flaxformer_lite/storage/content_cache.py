@@ -32,13 +32,13 @@ class NotWritable(ConfigError):
 
 
 def local(root: str | Path) -> Path:
-    """Returns the local folder of a cache; that of a cache in a store is FLAXFORMER_LITE_CACHE."""
+    """Returns the local folder of a cache; that of an address is FLAXFORMER_LITE_CACHE."""
     default = os.environ.get("FLAXFORMER_LITE_CACHE") or DataConfig.cache
     if is_url(default):
         raise ConfigError(
             f"FLAXFORMER_LITE_CACHE={default}: must be a local folder; set data.cache to the store."
         )
-    return expand_home(default if is_url(root) else root)
+    return expand_home(default if "://" in str(root) else root)
 
 
 def parts_of(folder: Path) -> Path:

@@ -1,6 +1,8 @@
-"""Models on the Hugging Face Hub, by huggingface_hub: `hf://ORG/NAME`, `hf://ORG/NAME@REVISION`.
+"""The Hugging Face Hub, by huggingface_hub.
 
-The library's cache, login and variables hold: HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE.
+Models are `hf://ORG/NAME` or `hf://ORG/NAME@REVISION`, and datasets `hf://datasets/ORG/NAME`, which
+a path in the repository may follow. The library's cache, login and variables hold: HF_HOME,
+HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE.
 """
 
 import contextlib
@@ -8,9 +10,10 @@ import glob
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from flaxformer_lite.config.rules import HUB, is_model_place
+from flaxformer_lite.config.rules import DATASET, HUB, is_model_place
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.storage.stores import StorageError, name_copy
 
 LOG = logging.getLogger("flaxformer_lite")
@@ -19,14 +22,57 @@ SERVER_ERROR = 500  # statuses from here on may pass
 OLD = ("model*.safetensors", "model.safetensors.index.json")  # replaced by a push
 
 
+class Address(NamedTuple):
+    """The parts of an address."""
+
+    kind: str  # of repository: "model" or "dataset"
+    name: str  # ORG/NAME
+    revision: str | None
+    path: str = ""  # what follows, of a dataset
+
+
+class Snapshot(NamedTuple):
+    """One commit of a repository."""
+
+    address: str
+    commit: str
+    names: list[str]  # of its files; of a cached one, of those that are there
+    cached: Path | None = None  # its folder in the cache, where the Hub cannot be reached
+    failure: Exception | None = None  # why it cannot
+
+
 def is_hub(path: object) -> bool:
     """Returns whether a path is an address on the Hub."""
     return str(path).startswith("hf://")
 
 
 def name_of(address: str) -> str:
-    """Returns the ORG/NAME of an address."""
-    return _split(address)[0]
+    """Returns the ORG/NAME of a model's address.
+
+    Raises:
+      StorageError: it is not the address of a model.
+    """
+    problem = is_model_place(address)
+    if problem:
+        raise StorageError(f"{address}: {problem}")
+    return read_address(address).name
+
+
+def read_address(address: str) -> Address:
+    """Returns the parts of an address.
+
+    Raises:
+      StorageError: it is none, or a list of several.
+    """
+    dataset = DATASET.fullmatch(address)
+    if dataset:
+        return Address("dataset", dataset[1], dataset[2], dataset[3].strip("/"))
+    match = HUB.fullmatch(address)
+    if match is None:
+        raise StorageError(
+            f"{address}: must be one address on the hub, hf://ORG/NAME or hf://datasets/ORG/NAME."
+        )
+    return Address("model", match[1], match[2])
 
 
 def on_disk(
@@ -47,31 +93,101 @@ def on_disk(
       StorageError: there is no such model or revision, it is gated, or it is neither reachable nor
         in the cache.
     """
+    name_of(address)  # no dataset
+    snapshot = open_snapshot(address)
+    chosen = choose(snapshot.names)
+    if snapshot.cached:
+        if not is_whole(chosen):  # such as its tokenizer alone
+            refuse_cached(snapshot)
+        warn_cached(snapshot)
+    return download(snapshot, chosen, read_address(address).revision)
+
+
+def open_snapshot(address: str) -> Snapshot:
+    """Asks the Hub for the newest commit of a repository, or looks for it in the Hub's cache.
+
+    Raises:
+      StorageError: as `on_disk`.
+    """
     library = _library(address)
-    name, revision = _split(address)
+    kind, name, revision, _ = read_address(address)
     with _explained(address, library):
         try:
             # Asked once; list_repo_files would try a server that is not there for half a minute.
-            siblings = library.HfApi().model_info(name, revision=revision).siblings
+            info = library.HfApi().repo_info(name, repo_type=kind, revision=revision)
         except (library.errors.HTTPError, OSError) as error:
             if _status(error) and _status(error) < SERVER_ERROR:
                 raise
             try:
-                cached = library.snapshot_download(name, revision=revision, local_files_only=True)
+                # No patterns match no file: huggingface_hub 2 refuses a folder that lacks some.
+                cached = library.snapshot_download(
+                    name,
+                    repo_type=kind,
+                    revision=revision,
+                    local_files_only=True,
+                    allow_patterns=[],
+                )
             except library.errors.LocalEntryNotFoundError:
                 raise error from None
             folder = Path(cached)
             names = [path.relative_to(folder).as_posix() for path in folder.rglob("*")]
-            if not is_whole(choose(names)):  # such as its tokenizer alone
-                raise
-            if not library.constants.HF_HUB_OFFLINE:
-                LOG.warning("%s: the hub cannot be reached; read from its cache.", address)
-        else:
-            names = [sibling.rfilename for sibling in siblings or ()]
-            chosen = [glob.escape(file) for file in choose(names)]
-            folder = Path(library.snapshot_download(name, revision=revision, allow_patterns=chosen))
-    name_copy(folder, address)
+            return Snapshot(address, folder.name, names, folder, error)
+    names = [sibling.rfilename for sibling in info.siblings or ()]
+    return Snapshot(address, info.sha, names)
+
+
+def refuse_cached(snapshot: Snapshot) -> None:
+    """Raises what kept from the Hub, as the cache does not suffice."""
+    with _explained(snapshot.address, _library(snapshot.address)):
+        assert snapshot.failure is not None
+        raise snapshot.failure
+
+
+def warn_cached(snapshot: Snapshot) -> None:
+    """Says that the Hub could not be reached, unless that was asked for."""
+    if not _library(snapshot.address).constants.HF_HUB_OFFLINE:
+        LOG.warning("%s: the hub cannot be reached; read from its cache.", snapshot.address)
+
+
+def download(snapshot: Snapshot, files: list[str], revision: str | None = None) -> Path:
+    """Downloads files of a commit to the Hub's cache, unless they are there; returns their folder.
+
+    Args:
+      snapshot: the commit.
+      files: their names.
+      revision: by which the cache shall know the commit later, where there is no Hub.
+
+    Raises:
+      StorageError: as `on_disk`.
+    """
+    library = _library(snapshot.address)
+    kind, name, _, _ = read_address(snapshot.address)
+    folder = snapshot.cached
+    if folder is None:
+        with _explained(snapshot.address, library):
+            downloaded = library.snapshot_download(
+                name,
+                repo_type=kind,
+                revision=revision,
+                allow_patterns=[glob.escape(file) for file in files],
+            )
+        folder = Path(downloaded)
+    elif not all((folder / file).is_file() for file in files):
+        refuse_cached(snapshot)
+    name_copy(folder, snapshot.address)
     return folder
+
+
+def read_card(file: Path) -> Json:
+    """Returns the header of a repository's README.md; {} if it has none that can be read."""
+    import huggingface_hub
+    import yaml
+
+    try:
+        return huggingface_hub.metadata_load(file) or {}
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        LOG.warning("%s: its header cannot be read (%s).", file, str(error).splitlines()[0])
+        return {}
 
 
 def check_push(address: str) -> None:
@@ -80,7 +196,8 @@ def check_push(address: str) -> None:
     Raises:
       StorageError: it names a revision, or huggingface_hub is not installed.
     """
-    _, revision = _split(address)
+    name_of(address)
+    revision = read_address(address).revision
     if revision:
         raise StorageError(
             f"{address}: a push makes a new commit of the main branch; leave out @{revision}."
@@ -102,7 +219,7 @@ def push(folder: Path, address: str) -> str:
     """
     check_push(address)
     library = _library(address)
-    name, _ = _split(address)
+    name = name_of(address)
     with _explained(address, library):
         api = library.HfApi()
         api.create_repo(name, exist_ok=True)
@@ -118,16 +235,6 @@ def push(folder: Path, address: str) -> str:
     return str(commit.commit_url)
 
 
-def _split(address: str) -> tuple[str, str | None]:
-    """Returns the name and the revision of an address."""
-    problem = is_model_place(str(address))
-    if problem:
-        raise StorageError(f"{address}: {problem}")
-    match = HUB.fullmatch(str(address))
-    assert match is not None  # is_model_place says so
-    return match[1], match[2]
-
-
 def _library(address: str) -> Any:
     try:
         import huggingface_hub
@@ -135,8 +242,8 @@ def _library(address: str) -> Any:
         import huggingface_hub.errors
     except ImportError:
         raise StorageError(
-            f"{address}: needs huggingface_hub; pip install 'flaxformer_lite[hub]', or download the"
-            " model and pass its folder."
+            f"{address}: needs huggingface_hub; pip install 'flaxformer_lite[hub]', or download"
+            " its files and pass their folder."
         ) from None
     return huggingface_hub
 
@@ -145,8 +252,10 @@ def _library(address: str) -> Any:
 def _explained(address: str, library: Any) -> Iterator[None]:
     """Describes errors of the library in one sentence."""
     errors = library.errors
-    name, revision = _split(address)
+    kind, name, revision, _ = read_address(address)
     page = f"{library.constants.ENDPOINT}/{name}"
+    if kind == "dataset":
+        page = f"{library.constants.ENDPOINT}/datasets/{name}"
     try:
         yield
     except StorageError:
@@ -157,7 +266,7 @@ def _explained(address: str, library: Any) -> Iterator[None]:
         ) from None
     except errors.RepositoryNotFoundError:
         raise StorageError(
-            f"{address}: there is no such model on {library.constants.ENDPOINT}, or it is private;"
+            f"{address}: there is no such {kind} on {library.constants.ENDPOINT}, or it is private;"
             f" check the name, and for a private one {LOGIN}."
         ) from None
     except errors.RevisionNotFoundError:
@@ -167,7 +276,7 @@ def _explained(address: str, library: Any) -> Iterator[None]:
     except errors.OfflineModeIsEnabled:
         raise StorageError(
             f"{address}: is not in {library.constants.HF_HUB_CACHE}, and HF_HUB_OFFLINE forbids to"
-            " download it; unset it, or download the model where there is a network."
+            f" download it; unset it, or download the {kind} where there is a network."
         ) from None
     except (errors.HTTPError, OSError) as error:
         if _status(error) in (401, 403):
@@ -175,7 +284,7 @@ def _explained(address: str, library: Any) -> Iterator[None]:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise StorageError(
             f"{address}: the hub cannot be reached ({reason}), and its cache does not hold the"
-            " model; check the network and HF_ENDPOINT, or pass a folder."
+            f" {kind}; check the network and HF_ENDPOINT, or pass a folder."
         ) from None
     except ValueError as error:  # a name that the Hub does not allow
         raise StorageError(f"{address}: {str(error).splitlines()[0]}") from None

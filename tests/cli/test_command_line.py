@@ -137,8 +137,8 @@ def test_each_door_has_the_same_help_and_needs_no_jax(door):
         (
             (CONFIG, "--workdir=x", "--config.data.path=hf://user/text"),
             (
-                " data.path='hf://user/text': hf:// is not read or written, only gs:// and s3://"
-                " and local paths"
+                " data.path='hf://user/text': data on the hub is hf://datasets/ORG/NAME, or"
+                " hf://datasets/ORG/NAME@REVISION"
             ),
         ),
         ((CONFIG, "--workdir=x", "--start-timeout=0"), "--start_timeout: 0: must be at least 1"),

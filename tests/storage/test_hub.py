@@ -24,14 +24,9 @@ NAME = "hf://org/tiny"
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """The stand-in, with an empty cache; the library reads its variables when it is imported."""
+    """The stand-in, with an empty cache."""
     with stand_in.serve() as served:
-        monkeypatch.setattr(constants, "ENDPOINT", served.url)
-        template = f"{served.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", True)
-        monkeypatch.setenv("HF_TOKEN", "hf_secret")
+        stand_in.use_stand_in(served, monkeypatch, tmp_path / "hub")
         resolve_path._from_hub.cache_clear()
         yield served
 
@@ -59,6 +54,7 @@ def test_a_model_is_downloaded_without_what_is_not_read(hub, folder, tmp_path):
 
 def test_the_cache_is_read_where_there_is_no_network(hub, folder, monkeypatch, caplog):
     hub.add("org/tiny", folder)
+    hub.models["org/tiny"]["pytorch_model.bin"] = b"0"  # is not downloaded, nor missed
     load_tokenizer(NAME)
     with monkeypatch.context() as offline:
         offline.setattr(constants, "HF_HUB_OFFLINE", True)

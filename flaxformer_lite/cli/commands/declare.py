@@ -69,7 +69,7 @@ def add_task(parser: argparse.ArgumentParser, output: str) -> None:
     """Adds the flags of commands that run a model on a file of examples."""
     add = parser.add_argument
     add_model(parser, "the --workdir of train, or a directory of published weights")
-    add("--data", required=True, type=command_line.place, help="file to read")
+    add("--data", required=True, type=command_line.data, help="file to read")
     add(
         "--output",
         metavar="FILE",

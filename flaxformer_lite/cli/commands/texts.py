@@ -182,7 +182,7 @@ def mine(parser: argparse.ArgumentParser) -> None:
     """
     add = parser.add_argument
     add_model(parser, "directory of a sentence model of any kind, or its --workdir")
-    add("--data", required=True, type=command_line.place, help="table of queries and answers")
+    add("--data", required=True, type=command_line.data, help="table of queries and answers")
     add(
         "--output",
         required=True,

@@ -97,7 +97,7 @@ def make_card(place: str, cfg: ModelConfig, count: int, source: CardSource) -> s
     if source.kind == "peft":
         thing = f"An adapter of {count:,} parameters for a `{cfg.family}`"
     lines = [
-        *_front(cfg, source),
+        *_front(cfg, source, trained),
         f"# {name}",
         "",
         f"{thing}{head}{origin}. Written by flaxformer_lite {flaxformer_lite.__version__}.",
@@ -133,7 +133,7 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _front(cfg: ModelConfig, source: CardSource) -> list[str]:
+def _front(cfg: ModelConfig, source: CardSource, trained: ExperimentConfig | None) -> list[str]:
     """Returns the lines that the Hub reads, as YAML."""
     known = _inherited(source.base_folder)
     lines = ["---"]
@@ -149,7 +149,20 @@ def _front(cfg: ModelConfig, source: CardSource) -> list[str]:
         lines.append(f"pipeline_tag: {task}")
     if source.base:
         lines.append(f"base_model: {source.base}")
+    if trained is not None:
+        lines += _datasets(trained)
     return [*lines, "tags:", "- flaxformer_lite", "- jax", "---", ""]
+
+
+def _datasets(trained: ExperimentConfig) -> list[str]:
+    """Returns the lines about the Hub's datasets that a run was trained on."""
+    data = trained.data
+    paths = [data.path, *(source.path for source in data.mixture.values())]
+    addresses = [path.strip() for path in ",".join(paths).split(",")]
+    names = [hub.read_address(address).name for address in addresses if hub.is_hub(address)]
+    if not names:
+        return []
+    return ["datasets:", *(f"- {name}" for name in dict.fromkeys(names))]
 
 
 def _inherited(folder: Path | None) -> list[str]:
@@ -274,9 +287,12 @@ def _training(trained: ExperimentConfig) -> Rows:
     ]
     if train.init_from:
         begun = train.init_from
-        rows.append(("started from", begun if hub.is_hub(begun) else _last_name(begun)))
+        rows.append(("started from", _last_name(begun)))
     return rows
 
 
 def _last_name(path: str) -> str:
+    """Returns the name of a file without its folders, which are of one machine."""
+    if hub.is_hub(path):
+        return path
     return path.rstrip("/").rpartition("/")[2]

@@ -8,7 +8,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from flaxformer_lite import sharding
 from flaxformer_lite.config import ExperimentConfig
-from flaxformer_lite.data.pipeline import Dataset, open_dataset
+from flaxformer_lite.data.pipeline import Dataset, name_held_out, open_dataset
 from flaxformer_lite.runs import packing
 from flaxformer_lite.runs.batch_history import BatchHistory
 from flaxformer_lite.runs.experiment import Experiment
@@ -34,6 +34,7 @@ def prepare_experiment(cfg: ExperimentConfig) -> Experiment:
     program.update_rule(cfg)  # refuses what does not fit before texts are tokenized
     mesh = sharding.build_mesh(cfg.mesh)
     sharding.check_batch(cfg.train.batch_size, cfg.train.accumulate, mesh)
+    cfg = name_held_out(cfg)  # in the config that the run keeps, by which its rows are found later
     train_data = open_dataset(cfg, "train", labels=warm_start.known_labels(cfg))
     eval_data = dataclasses.replace(train_data, split="eval")
     objective = train_data.objective
