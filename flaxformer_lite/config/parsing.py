@@ -83,9 +83,9 @@ def from_config_dict(
         raise ConfigError(_with_path(str(error), where.partition(".")[2], list(hints))) from None
 
 
-def _new_name(key: Any, hints: Mapping[str, Any], values: Mapping[Any, Any]) -> Any:
+def _new_name(key: str, hints: Mapping[str, object], values: Mapping[str, object]) -> str:
     """Returns the name of a field that pages and runs of before may call by an older one."""
-    new = RENAMED.get(key)
+    new = RENAMED.get(key, key)
     if new in hints and new not in values:
         return new
     return key

@@ -12,6 +12,7 @@ from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.data.padding import Buckets, Packer
 from flaxformer_lite.inference.writer import make_writer
 from flaxformer_lite.objectives.base import Dataset, Writer
+from flaxformer_lite.objectives.rows import Example
 from flaxformer_lite.training import evaluate
 from flaxformer_lite.training.program import Program
 from flaxformer_lite.training.state import TrainState
@@ -51,7 +52,7 @@ class RunData(Dataset, Protocol):
 
     def with_reference(self, reference: Mapping[str, np.ndarray]) -> "RunData": ...
 
-    def example(self, row: int, seed: int, position: int) -> Any: ...
+    def example(self, row: int, seed: int, position: int) -> Example: ...
 
 
 @dataclasses.dataclass(frozen=True)
