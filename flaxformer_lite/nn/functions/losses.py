@@ -295,6 +295,7 @@ def _sums(
     # Negative labels are moved behind the vocabulary, as a lookup would count them from its end.
     labels = jnp.where(labels < 0, logits.shape[-1], labels)
     labels = jnp.where(weights == 0, 0, labels)
+    # The maximum only keeps exp from overflowing; its gradient cancels.
     top = jax.lax.stop_gradient(logits.max(axis=-1))
     if compares_labels(options.sharding):
         label_logit = top + _select_by_comparison(logits - top[..., None], labels)
@@ -313,6 +314,7 @@ def _sums(
         summed_axes = tuple(range(1, nll.ndim))
     nll_sum = (weights * nll).sum(axis=summed_axes)
     loss_sum = (weights * loss).sum()
+    # Not by argmax, which is slow on a CPU (sampling.likeliest).
     correct_sum = jnp.where(label_logit >= top, weights, 0).sum()
     if soft is None:
         return loss_sum, nll_sum, correct_sum

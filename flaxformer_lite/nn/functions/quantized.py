@@ -86,6 +86,7 @@ def to_codes(
     is_integer = jnp.issubdtype(dtype, jnp.integer)
     largest = INT8 if is_integer else float(jnp.finfo(dtype).max)
     top = jnp.max(jnp.abs(x), axis=axes, keepdims=True).astype(jnp.float32)
+    # Zeros have scale 1, as 0 / 0 would be NaN.
     scale = jnp.where(top == 0, 1.0, top / largest)
     codes = x.astype(jnp.float32) / scale
     if is_integer:
@@ -93,6 +94,8 @@ def to_codes(
             codes = jnp.round(codes)
         else:
             codes = jnp.floor(codes + noise)
+    # x / scale may exceed the largest code by a rounding error, and a cast to fp8 would make NaN of
+    # it.
     return jnp.clip(codes, -largest, largest).astype(dtype), scale
 
 
