@@ -67,6 +67,8 @@ class Trainer:
             settled |= set(callback.settled_after)
         ends = start >= last
         for callback in self._callbacks:
+            # The call comes first in this `or`, as every callback must be asked: processes may meet
+            # in it.
             ends = callback.ends_run(start) or ends
         step = start
         while not ends:
@@ -78,8 +80,11 @@ class Trainer:
             ends = step == last
             for callback in self._callbacks:
                 if callback.is_due(step, ends):
+                    # What acts after a step, such as a checkpoint's record, needs the results of
+                    # all steps up to it.
                     self._settle(0)
                     callback.act(step, state)
+                # Asked first, as above.
                 ends = callback.ends_run(step) or ends
         self._settle(0)
         self._clock.turn_to("other")

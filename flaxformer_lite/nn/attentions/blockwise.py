@@ -84,8 +84,10 @@ def attend(
         k_block,
         args.sharding,
     )
+    # Rows are repeated, as zeros would stretch the last block's range of columns back to the first.
     q_index_T = jnp.pad(resolved.q_index_T, (0, q_extra), mode="edge")
     if callable(bias):
+        # What a closure holds would be no argument of the custom derivative, and get no gradient.
         bias = as_pytree(bias, q_BTNH[:, :q_block], k_block)
     elif bias is not None:
         bias = jnp.pad(bias, ((0, 0), (0, 0), (0, q_extra), (0, k_extra)))

@@ -158,6 +158,7 @@ class MoeConfig(parts.FeedForwardConfig):
 
     @property
     def at_inference(self) -> Self:
+        # The rate no longer matters, but the layer keeps its parameter.
         has_bias = float(self.bias_rate > 0)
         return dataclasses.replace(
             self, balance=0.0, z_loss=0.0, losses_over="layer", bias_rate=has_bias
@@ -251,6 +252,8 @@ class Moe(nn.Module):
         y_BTD = Experts(cfg, run, name="experts")(x_BTD, *with_room)
         if self._trains:
             chosen_LA = chosen_BTA.reshape(-1, cfg.experts_per_token)
+            # Of the choices and not of what had room, or full experts would never lose their
+            # excess.
             count_X = expert_counts(chosen_LA, cfg.num_experts, kept_tokens(context, logits_BTX))
             self.sow(LOADS, "load", count_X)
             if bias_X is not None:
@@ -369,6 +372,7 @@ class Experts(nn.Module):
         y_BTD = on_shards(x_BTD, weights_BTA, chosen_BTA, matrices)
         if not cfg.expert.bias:
             return y_BTD
+        # Added out here, once: devices that share a hidden layer sum their outputs.
         bias_XD = matrices["down"]["bias"]
         weights_BTA = weights_BTA.astype(x_BTD.dtype)
         bias_BTAD = bias_XD.at[chosen_BTA].get(mode="clip")

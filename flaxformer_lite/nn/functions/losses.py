@@ -383,6 +383,7 @@ def _fused_forward(
 
     The backward pass only scales these gradients, so no logits are kept for it.
     """
+    # Cast before the loop, once for all chunks.
     kernel_VD = projection.kernel_VD.astype(projection.x.dtype)
 
     def loss(
@@ -404,6 +405,8 @@ def _fused_forward(
         if d_kernel_VD is not None:
             x = compute_after_sum(d_kernel_VD, x, projection.sharding)
         dots = projection.dot(x, kernel_VD, (-1, 1))
+        # With respect to the bare products: the two products of the chain rule follow by hand, so
+        # that no chunk's logits outlive it.
         gradient_of_loss = jax.grad(loss, argnums=(0, 1), has_aux=True)
         tokens = (labels[..., part], weights[..., part], _soft_part(soft, part, x))
         (d_dots, d_bias_V), sums = gradient_of_loss(dots, projection.bias_V, *tokens)
@@ -416,6 +419,7 @@ def _fused_forward(
     gradient = dataclasses.replace(
         projection, x=jnp.concatenate(d_x, axis=-2), kernel_VD=d_kernel_VD, bias_V=d_bias_V
     )
+    # custom_vjp wants each gradient in the dtype of its primal.
     return sums, jax.tree.map(lambda g, p: g.astype(p.dtype), gradient, projection)
 
 
