@@ -309,6 +309,7 @@ def _sparse_cosines(a_AV: "csr_array", b_BV: "csr_array") -> np.ndarray:
     lengths = []
     for vectors in (a_AV, b_BV):
         squares = vectors.multiply(vectors).sum(axis=1)
+        # A vector of zeros stays one.
         lengths.append(np.maximum(np.sqrt(squares), np.finfo(np.float32).tiny))
     return _sparse_dots(a_AV, b_BV) / lengths[0][:, None] / lengths[1][None]
 
@@ -353,6 +354,7 @@ def _cosines(a_AD: jax.Array, b_BD: jax.Array) -> jax.Array:
 
 @jax.jit
 def _dots(a_AD: jax.Array, b_BD: jax.Array) -> jax.Array:
+    # Or a TPU would multiply float32 in bfloat16, and near documents would change places.
     return jnp.matmul(a_AD, b_BD.T, precision=jax.lax.Precision.HIGHEST)
 
 

@@ -244,6 +244,7 @@ def read(fields: Fields) -> ModelFields:
         raise ConfigError(
             f"config.json: topk_method={method!r}: must be greedy or group_limited_greedy."
         )
+    # Files hold groups all the same, and transformers does not read them then.
     if method == "greedy":
         fields.values |= {"n_group": None, "topk_group": None}
     moe = MoeConfig(

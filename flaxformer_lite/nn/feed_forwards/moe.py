@@ -523,8 +523,11 @@ def _exchange_tokens(
     counts_PP = goes_PLP.sum(axis=1, dtype=jnp.int32)
 
     goes_PL = goes_PLP[me].T
+    # A token goes at most once to each device. What is left is filled with token 0, which is not
+    # sent, and for which zeros come back.
     (sent_M,) = jnp.nonzero(goes_PL.reshape(-1), size=tokens * min(copies, devices))
     token_M = sent_M % tokens
+    # Filled with a row behind the last, which reads weight zero and an expert that does not exist.
     (read_G,) = jnp.nonzero(goes_GP[:, me], size=len(chosen_GA), fill_value=len(chosen_GA))
     x_GD = exchange(x_LD[token_M], counts_PP, len(chosen_GA), axis, sharding)
     weights_GA = weights_GA.at[read_G].get(mode="fill", fill_value=0)

@@ -218,6 +218,7 @@ def _from_the_top(
         low_B = jnp.where(above_B < limit, low_B, middle_B)
         return low_B, jnp.where(above_B < limit, middle_B, high_B)
 
+    # The first bound is excluded and the second is not, so the search begins one below the least.
     _, last_B = jax.lax.fori_loop(0, 32, halve, (least_B - 1, _ordinal(logits_BV.max(axis=-1))))
     last_B = jnp.maximum(last_B, least_B)  # a limit above the total weight keeps everything
     return jnp.where(logits_BV >= _float(last_B)[:, None], logits_BV, -jnp.inf)
