@@ -189,6 +189,7 @@ class Classification(Labelled):
     @classmethod
     def of_published(cls, published: Json, labels: tuple[str, ...]) -> Self:
         problem = published.get("problem_type")
+        # As in transformers, where num_labels=1 without a problem_type is a regression.
         if not problem and len(labels) == 1:
             problem = PROBLEMS["number"]
         kind = next((kind for kind, named in PROBLEMS.items() if named == problem), "single")
