@@ -148,6 +148,7 @@ class Classification(Labelled):
         for i, row in enumerate(rows):
             for value in self.labels_in(row, i):
                 name = value if isinstance(value, (str, int, float)) else str(value)
+                # With its type, as 1, 1.0 and True are the same key.
                 counts[type(value), name] += 1
         values = [value for _, value in counts]
         found = [(value, count) for (_, value), count in counts.items()]
