@@ -250,6 +250,7 @@ def read(fields: Fields) -> ModelFields:
     moe = MoeConfig(
         num_experts=64,
         experts_per_token=6,
+        # transformers' default, and no misprint of 1408.
         mlp_dim=1407,
         shared_dim=2 * 1407,
         normalize=False,
