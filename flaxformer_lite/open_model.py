@@ -134,6 +134,7 @@ def load_pretrained(
     if new_adapter is None:
         return model, place_params(model.cfg, stored, mesh)
     model, stored = load.with_adapter(model, stored, new_adapter, seed)
+    # Placed first, as factors that depend on a matrix are computed where it lies.
     params = place_params(model.cfg, stored, mesh)
     return model, with_initial_factors(new_adapter, params)
 

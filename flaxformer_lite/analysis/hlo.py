@@ -288,6 +288,7 @@ def called(op: Op) -> list[str]:
         return []
     text = op.rest
     if op.kind == "call":
+        # In all other kinds, to_apply is the function of a reduction.
         text = text.replace("to_apply=", "calls=")
     listed: list[str] = []
     for names in _CALLED.findall(text):

@@ -56,6 +56,7 @@ def parts(state: object, *, first: bool) -> dict[str, HostShards]:
             chunk = leaf.sharding.shard_shape(leaf.shape)
             for shard in leaf.addressable_shards:
                 if shard.replica_id == 0:
+                    # A copy and no view, as the next step donates the state's memory.
                     pieces.append((shard.index, np.array(shard.data)))
         else:
             chunk = np.shape(leaf)
@@ -72,6 +73,7 @@ def write(at: Objects, copied: dict[str, HostShards], index: int) -> None:
     """
     base = _base(at, index)
     first = index == 0
+    # Only process 0 writes the metadata of arrays, which the others must not look for yet.
     how: dict[str, Any] = {"create": True} if first else {"open": True, "assume_metadata": True}
     shared = tensorstore.Context(NODES)
     with tensorstore.Transaction() as transaction:
@@ -138,6 +140,7 @@ def _read(base: Json, target: Tree) -> Tree:
         devices: dict[Any, Any] = {None: ...}
         if leaf.sharding:
             devices = leaf.sharding.addressable_devices_indices_map(leaf.shape)
+        # Devices with the same part share one reading.
         indices = {str(index): index for index in devices.values()}
         reading.append({name: array.result()[index].read() for name, index in indices.items()})
     arrays = [_array(leaf, pieces) for (_, leaf), pieces in zip(flat, reading, strict=True)]
@@ -219,5 +222,6 @@ def _spec(base: Json, path: str) -> Json:
         "driver": "zarr",
         "kvstore": {**_database(base), "path": f"{path.replace('/', '.')}/"},
         "metadata": {"compressor": {"id": "zstd", "level": 1}},
+        # Else shards of zeros would be left out, and look like lost ones.
         "store_data_equal_to_fill_value": True,
     }

@@ -20,6 +20,7 @@ from flaxformer_lite.types import Array
 
 Leaves = dict[str, list]
 Words = TypeVar("Words", np.ndarray, jax.Array)
+# Any two different numbers would do, but all checkpoints were written with these.
 SEEDS = (0x9E3779B9, 0x85EBCA77)  # one per sum
 SMALL = 1 << 20  # bytes; smaller arrays are summed on the host, to compile nothing for them
 

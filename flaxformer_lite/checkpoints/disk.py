@@ -27,6 +27,7 @@ class Disk:
         self._group = group
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            # Named after the process, as several may share the folder.
             probe = self.folder / f".writable{group.index}"
             probe.touch()
             probe.unlink()
@@ -57,6 +58,7 @@ class Disk:
             **{STATE: ocp.args.StandardSave(state), RECORD: ocp.args.JsonSave(record)}
         )
         self._saving = step
+        # Forced, as the run decides when to save, not orbax's policy.
         self._manager.save(step, args=items, force=True)
 
     def wait(self) -> None:
@@ -78,6 +80,7 @@ class Disk:
             shutil.rmtree(place, ignore_errors=True)
             self.at(step).rename(place)
         self._group.coordinate("a damaged checkpoint", None, lambda _: None)
+        # orbax remembers the steps that it has listed.
         self._manager.reload()
         return f"moved to {place}"
 

@@ -72,6 +72,8 @@ class Checkpoints(contextlib.AbstractContextManager):
         problem = self._storage.check_room(state)
         if problem:
             raise CheckpointError(f"checkpoint of step {step}: {problem} {self._last_good(step)}")
+        # Before the wait, so that digests are computed while the save before this one is still
+        # written.
         record = seal_record({**meta, "step": step, "leaves": describe_leaves(state)})
         self.wait()
         self._saving = step
@@ -166,9 +168,11 @@ class Checkpoints(contextlib.AbstractContextManager):
         why = ""
         try:
             value = read(*arguments)
+        # Neither means damage: to set the checkpoint aside would lose a sound one.
         except (StorageError, UnreadableError):
             raise
         except Exception as error:  # from tensorstore, orbax, json or the file system
+            # Full memory of a device says nothing of the file.
             if "RESOURCE_EXHAUSTED" in str(error):
                 raise
             why = first_line(error)

@@ -99,6 +99,7 @@ class Mirror:
             states = self._states()
             changed = [name for name, state in states.items() if self._sent.get(name) != state]
             self._objects.write_all({name: (self.folder / name).read_bytes() for name in changed})
+            # Only after they are written, so that a failed call sends them again.
             self._sent |= {name: states[name] for name in changed}
 
     def _states(self) -> dict[str, tuple[int, int]]:
@@ -132,6 +133,7 @@ def open_mirror(place: Path, lock: Lock | None) -> Iterator[Mirror]:
         mirror = Mirror(place, folder, lock)
         try:
             yield mirror
+        # Of an interrupted run, too; errors of sending must not hide the one that ended it.
         except BaseException:
             with contextlib.suppress(StorageError, LockError):
                 mirror.send()

@@ -81,6 +81,7 @@ def _system_error(error: BaseException) -> tuple[int, str]:
 
 def seal_record(record: Json) -> Json:
     """Adds to the record a digest of itself."""
+    # Through JSON, as a reader will digest it: with lists for tuples, and keys that are strings.
     plain = json.loads(json.dumps(record))
     digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
     return {**plain, "digest": digest}

@@ -46,6 +46,8 @@ class Store:
             for left in {name.split("/")[0] for name in names} - kept:
                 self._objects.below(left).delete_all()
         group.coordinate(f"leftovers in {url}", None, lambda _: None)
+        # One thread: processes meet in the parts of a save, which must come in the same order on
+        # all.
         self._worker = concurrent.futures.ThreadPoolExecutor(1)
         self._saving: concurrent.futures.Future | None = None
 
@@ -75,6 +77,7 @@ class Store:
     def set_aside(self, step: int) -> str:
         """Quarantines a damaged checkpoint; returns its new location."""
         if self._group.first:
+            # Written before the other is deleted, so that an interruption loses no record.
             self._objects.write(f"{step}/{DAMAGED}", self._objects.read(f"{step}/{FILE}") or b"")
             self._objects.delete(f"{step}/{FILE}")
         self._group.coordinate("a damaged checkpoint", None, lambda _: None)
@@ -104,6 +107,7 @@ class Store:
 
         def begin() -> None:
             self._before()
+            # An interrupted save of this step may have left shards of another layout.
             at.delete_all()
 
         def commit() -> None:
@@ -113,10 +117,13 @@ class Store:
 
         def delete_old() -> None:
             for old in sorted({*self._steps} - {step})[: -self._keep + 1 or None]:
+                # The record goes first, so that nobody takes a half deleted checkpoint for a whole
+                # one.
                 self._objects.delete(f"{old}/{FILE}")
                 self._objects.below(f"{old}").delete_all()
 
         first = group.first
+        # In this order: the record is written once all shards are, and old checkpoints go last.
         together("the start", lambda: begin() if first else None)
         together("a part", lambda: arrays.write(at, copied, group.index))
         together("the commit", lambda: commit() if first else None)

@@ -72,7 +72,7 @@ def is_workdir(folder: Path) -> bool:
     except StorageError:
         raise
     except ConfigError:  # missing, or truncated
-        steps = newest_first(folder, "checkpoints")  # MaxText's are named so, too
+        steps = newest_first(folder, "checkpoints")  # other programs name folders so, too
         return any(isinstance(step, Objects) or (step / FILE).is_file() for step in steps)
 
 

@@ -97,6 +97,7 @@ def _with_path(message: str, path: str, fields: list[str]) -> str:
         return message
     if not fields:
         return f"{path}: {message}"
+    # Not behind a dot, where a name has its path already.
     named = re.sub(rf"(?<![\w.])({'|'.join(fields)})=", rf"{path}.\1=", message)
     if named == message:
         return f"{path}: {message}"
@@ -217,6 +218,7 @@ def choose_plugins(values: ConfigDict, names: dict[str, str]) -> None:
             continue
         kept = {}
         if name == node.name:
+            # Values read through a reference would no longer follow what it refers to.
             kept = dict(node.items(preserve_field_references=True))
         defaults = _defaults(_plugin_class(folder, name, f"config.{path}"))
         with parent.unlocked():
@@ -287,6 +289,7 @@ def _build(
         for i, item in enumerate(value):
             items.append(_build(f, inner, item, f"{where}[{i}]", allowed))
         return tuple(items)
+    # A bool is an Integral, and would pass as 0 or 1.
     if not isinstance(value, bool):  # numpy's numbers become Python's
         if kind is int and isinstance(value, numbers.Integral):
             return int(value)
@@ -310,6 +313,7 @@ def _build_plugin(f: dataclasses.Field, value: Any, where: str, allowed: registr
     if "name" not in options:
         raise ConfigError(f"{where}.name: missing; one of {', '.join(registry.available(folder))}.")
     name = options.pop("name")
+    # Before the class is looked up, which imports its module.
     _check_allowed(name, f"{where}.name", allowed)
     cls = _plugin_class(folder, name, where)
     return from_config_dict(cls, options, where, allow_plugins=allowed)

@@ -427,6 +427,7 @@ def _is_instance(value: object, kind: type) -> bool:
     number = {int: numbers.Integral, float: numbers.Real}.get(kind)
     if number is None:
         return isinstance(value, kind)
+    # True is a whole number to Python.
     return isinstance(value, number) and not isinstance(value, bool)
 
 

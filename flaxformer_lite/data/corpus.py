@@ -248,6 +248,7 @@ def open_records(
     key = _hash(corpus.fingerprint, *made_by, length, target_length)
     tokens = corpus.tokens[split]
     shifted = {}
+    # An objective of one packing, such as a plug-in's, need not know of shifts.
     if objective.packings > 1:
         shifted["shift"] = shift_of(packing)
 
@@ -275,6 +276,7 @@ def open_records(
     if packing:
         suffix = f"-{packing}"
     folder = content_cache.folder(cfg.cache, f"rows-{key}-{split}{suffix}", write)
+    # Checked before the arrays are mapped, as an empty file cannot be.
     if not (folder / "start").stat().st_size:
         where = corpus.source.where
         if split == "eval" and cfg.eval_path:

@@ -110,6 +110,7 @@ class LabelledRecords:
 
     def number(self, texts: Sequence[str]) -> list[int]:
         """Numbers texts by first occurrence in the table; equal texts have the same number."""
+        # A key that no role has, as `has` keeps its answers here too.
         seen = self.known.setdefault("\0texts", {})
         numbers = []
         for text in texts:

@@ -56,6 +56,8 @@ def endless_finder(
             epoch = epoch + 1
             rest = rest - size
             if epoch == packings:
+                # All packings together have position - rest rows, so that whole cycles are skipped
+                # at once.
                 cycles, rest = divmod(rest, position - rest)
                 epoch += cycles * packings
             size = len(packing(epoch % packings))

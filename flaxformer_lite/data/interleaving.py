@@ -170,6 +170,7 @@ def _plan(stages: Sequence[Stage], limits: Sequence[int]) -> list[_Segment]:
 
 def _divide(weights: Sequence[float], left: Sequence[int]) -> list[Fraction]:
     """Returns the shares of the sources that have rows left, without those below LEAST_SHARE."""
+    # Fractions, so that the counts before any block are exact however far it is from row 0.
     exact = [Fraction(weight) * bool(rest) for weight, rest in zip(weights, left, strict=True)]
     whole = sum(exact)
     kept = [weight if weight >= whole * LEAST_SHARE else Fraction(0) for weight in exact]

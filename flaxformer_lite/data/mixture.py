@@ -76,6 +76,8 @@ class Mixture:
         """
         finders = []
         for name, rows in self.sources.items():
+            # By name and not by number, so that other sources may come and go; not by hash(), which
+            # differs between processes.
             finders.append(rows.finder((seed + zlib.crc32(name.encode())) % 2**32))
 
         def find(position: int) -> tuple[Records, int]:
@@ -162,6 +164,7 @@ def open_mixture(cfg: ExperimentConfig) -> Mixture:
     chosen = shared_tokenizer(data, texts)
     sources = dict[str, TextRows]()
     parts = list[Records]()
+    # It holds the list that the loop below fills, as each source's records refer to those of all.
     all_records = ConcatRecords(parts)
     for name, section in sections.items():
         with _naming(name):
@@ -227,6 +230,7 @@ def _stages(cfg: ExperimentConfig, sources: Mapping[str, TextRows]) -> list[Stag
         factors = {name: len(rows.splits["train"]) ** power for name, rows in sources.items()}
     except OverflowError:
         factors = {}
+    # Far enough below the largest float, 1.8e308, for products with weights and their sum.
     if max(factors.values(), default=math.inf) > 1e200:
         raise ConfigError(
             f"data.mixture_temperature={data.mixture_temperature:g}: leaves rows to the largest"
@@ -239,6 +243,7 @@ def _stages(cfg: ExperimentConfig, sources: Mapping[str, TextRows]) -> list[Stag
         weights = {**weights, **change.weights}
         stairs = min(STAIRS, change.end - change.begin)
         for stair in range(stairs):
+            # The middle of each stair, so that the rows in all are those of the linear change.
             part = (stair + 0.5) / stairs
             step = change.begin + stair * (change.end - change.begin) // stairs
             between = {}

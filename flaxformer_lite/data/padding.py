@@ -45,6 +45,7 @@ X = TypeVar("X", np.ndarray, jax.Array, jax.ShapeDtypeStruct)
 def draw_batches(examples: int, batch_size: int, texts: int) -> np.ndarray:
     """Returns the examples of some random batches, [batches, batch_size]."""
     count = int(np.clip(TEXTS // (batch_size * texts), 16, DRAWS))
+    # A fixed seed: all processes, and a resumed run, must choose the same shapes.
     return np.random.default_rng(0).integers(examples, size=(count, batch_size))
 
 
@@ -126,6 +127,7 @@ class Packer:
     @functools.cached_property
     def _rows_of_groups(self) -> np.ndarray:
         """The rows of a batch in each group, [groups, rows]."""
+        # The rows of a microbatch are those of training/step.py: each `accumulate`-th of a device.
         split = np.arange(self.batch_size).reshape(self.ways, -1, self.accumulate)
         return split.transpose(0, 2, 1).reshape(self.ways * self.accumulate, -1)
 
@@ -219,6 +221,7 @@ def first_fit(sizes: np.ndarray, shape: Shape) -> list[tuple[int, int]] | None:
         return None
     room = np.full(shape.rows, shape.width)
     placed = [(0, 0)] * len(sizes)
+    # Stable, so that every process places equal sizes alike.
     for text in np.argsort(-sizes, kind="stable"):
         row = int((room >= sizes[text]).argmax())
         if room[row] < sizes[text]:

@@ -37,6 +37,7 @@ from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.storage.stores import StorageError
 from flaxformer_lite.text.tokenizer import Tokenizer
 
+# A range of grain's has an end; no run reaches this one.
 ENDLESS = 1 << 40  # batches
 PROBED = 3  # examples that show whether a task's counts are those of its rows
 THREADS = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)
@@ -159,6 +160,7 @@ class Dataset:
             return packer.arrange(batch, np.asarray(chosen), own_rows)
 
         batches = grain.MapDataset.range(count).map(read)
+        # Sliced before anything is read, so that the batches before a resumed step cost nothing.
         placed = batches[start_step:].to_iter_dataset(THREADS).map(place)
         prefetch = grain.experimental.ThreadPrefetchIterDataset
         return Batches(iter(prefetch(placed, prefetch_buffer_size=ahead)))

@@ -206,6 +206,7 @@ def _pass(read: Table, rows: Sequence[RoleRow], task: Task, fraction: float, dro
         below = -1 if split.below is None else split.below
     else:
         below = -1
+        # The pass itself, as nothing else reads the documents.
         for _ in documents():
             pass
     if not drops:

@@ -81,6 +81,7 @@ def save(path: Path, arrays: Arrays) -> None:
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
+            # A zip file, whose checksums `is_valid` relies on.
             np.savez(file, **arrays)  # type: ignore[arg-type]  # its last option is a bool
         temporary.replace(path)
     finally:

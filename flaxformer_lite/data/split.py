@@ -108,6 +108,7 @@ def split_of(
         )
     ordered = sorted(sizes)
     if len(sizes) < MANY:
+        # At least one document on each side.
         threshold = min(max(threshold, ordered[0]), ordered[-1] - 1)
         low = sum(sizes[number] for number in ordered if number <= threshold)
     holds_enough = texts > 1 or len(sizes) * fraction >= ENOUGH
@@ -124,6 +125,7 @@ def split_of(
 
 def hash_of(document: Document) -> int:
     """Returns the hash that decides the split of a document."""
+    # Joined by a zero, so that ("ab", "c") and ("a", "bc") differ.
     return int.from_bytes(
         hashlib.blake2b("\0".join(document).encode(), digest_size=8).digest(), "big"
     )

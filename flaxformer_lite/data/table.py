@@ -257,6 +257,7 @@ def delimited(text: Iterable[str], where: str, usual: str) -> Iterator[stored.Ta
     separator = next((s for s in (usual, ";", "\t") if s in first), usual)
     quoted = usual == "," or '"' in first  # else as GLUE's tsv, with lone quotes
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    # Python's own limit, 131,072 characters, is less than a long text.
     csv.field_size_limit(MOST_CHARACTERS)
     lines = csv.reader(
         itertools.chain([first], text), delimiter=separator, quoting=quoting, strict=True

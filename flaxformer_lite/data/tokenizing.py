@@ -87,12 +87,16 @@ class Tokenizing:
             stack.enter_context(_one_thread_each(self._chosen))
             advance = stack.enter_context(progress.read_progress("tokenizing", characters))
             threads = ThreadPoolExecutor(count)
+            # Callbacks run in reverse: threads are told to end before they are waited for.
             stack.callback(threads.shutdown, cancel_futures=True)
             stack.callback(ended.set)
             for number, shard in enumerate(self._shards()):
+                # The size is part of the name, so that shards of another size are not taken for
+                # these.
                 paths.append(parts / f"{number:06}-{shards.SHARD >> 10}k.npz")
                 size = sum(len(piece) for _, piece, _ in shard)
                 waiting.append((size, threads.submit(make, shard, paths[-1])))
+                # Bounded, as every shard that waits has its text in memory.
                 while len(waiting) > 2 * count:
                     size, made = waiting.popleft()
                     made.result()

@@ -44,6 +44,7 @@ def new_file(path: Path) -> Iterator[Path]:
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
     finally:
         made.unlink(missing_ok=True)
+    # The folder, too, or a power failure could undo the move.
     _flush(path.parent)
 
 
@@ -144,6 +145,8 @@ def private_directory(target: Path) -> Iterator[Path]:
             recover_directory(target)
             made.mkdir()
             _lock(stack.enter_context(_opened(made)))
+        # Callbacks run in reverse: a link that `_swap` has put there goes first, as rmtree refuses
+        # links.
         stack.callback(shutil.rmtree, made, ignore_errors=True)
         stack.callback(_unlink, made)
         yield made

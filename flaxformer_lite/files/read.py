@@ -42,6 +42,7 @@ def open_regular(path: Path, *, error: type[Exception] = ConfigError) -> BinaryI
         number = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except (OSError, ValueError) as failure:  # ValueError: a NUL in the path
         raise error(f"{path}: cannot be read ({getattr(failure, 'strerror', failure)}).") from None
+    # Of what was opened, as the path may name something else by now.
     if stat.S_ISREG(os.fstat(number).st_mode):
         return os.fdopen(number, "rb")
     os.close(number)
@@ -56,6 +57,7 @@ def read_bytes(path: Path, *, limit: int = LARGEST, error: type[Exception] = Con
             raise error(
                 f"{path}: {size:,} bytes, where {limit:,} are the most; is it the right file?"
             )
+        # No more than was counted, as the file may grow meanwhile.
         return file.read(size)
 
 
@@ -175,6 +177,7 @@ def _integer(digits: str) -> int:
 
 
 def _check_depth(values: object) -> None:
+    # Level by level, as a recursion over untrusted nesting could itself end in an overflow.
     level = [values]
     depth = 0
     while level := [x for x in level if isinstance(x, (dict, list))]:

@@ -173,6 +173,7 @@ def _collect(state: BeamState, tokens, scores, ended, new: jax.Array, search: Se
     for forbidden in (full_B1, ~state.open_B[:, None], ~enters):
         scores += NEVER * forbidden.astype(jnp.float32)
     fresh = Pool(tokens, scores, jnp.broadcast_to(new, scores.shape), enters)
+    # The pool first: of equal scores, top_k keeps the one before.
     both = jax.tree.map(lambda *pools: jnp.concatenate(pools, axis=1), state.pool, fresh)
     _, kept_BJ = jax.lax.top_k(both.scores_BJ, J)
     return jax.tree.map(lambda x: _pick(x, kept_BJ), both)

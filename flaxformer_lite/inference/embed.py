@@ -158,6 +158,7 @@ def _multi_vector(
     for chosen, ids_BT, mask_BT in batches(opened, rows):
         if expands and not late.attends:
             for row, i in enumerate(chosen):
+                # Hidden from the other tokens; the vectors of the fill count all the same.
                 mask_BT[row, lengths[i] :] = 0
         hidden_BTD = np.asarray(_hidden(opened.model, opened.params, ids_BT, mask_BT))
         for row, i in enumerate(chosen):
@@ -253,6 +254,7 @@ def token_rows(opened: TextModel, texts: Sequence[str], limit: int | None) -> li
     for text in texts:
         ids = opened.tokenizer.encode(text, max_length=limit)
         rows.append(check_token_ids(opened.cfg, ids))
+        # Encoded again only at the limit, where a text may just fit.
         if len(ids) == limit and len(opened.tokenizer.encode(text)) > limit:
             cut += 1
     if cut:
@@ -273,6 +275,7 @@ def batches(
         width = math.ceil(longest / STEP) * STEP
         if opened.cfg.has_position_table:
             width = min(width, opened.cfg.max_length)
+        # The last batch has as many rows as the others, or it would compile anew.
         ids_BT = np.full((min(BATCH, len(order)), width), opened.tokenizer.pad_id, np.int32)
         mask_BT = np.zeros_like(ids_BT)
         for row, i in enumerate(chosen):
@@ -309,6 +312,7 @@ def _sparse_cosines(a_AV: "csr_array", b_BV: "csr_array") -> np.ndarray:
     lengths = []
     for vectors in (a_AV, b_BV):
         squares = vectors.multiply(vectors).sum(axis=1)
+        # A vector of zeros stays one.
         lengths.append(np.maximum(np.sqrt(squares), np.finfo(np.float32).tiny))
     return _sparse_dots(a_AV, b_BV) / lengths[0][:, None] / lengths[1][None]
 
@@ -353,6 +357,7 @@ def _cosines(a_AD: jax.Array, b_BD: jax.Array) -> jax.Array:
 
 @jax.jit
 def _dots(a_AD: jax.Array, b_BD: jax.Array) -> jax.Array:
+    # Or a TPU would multiply float32 in bfloat16, and near documents would change places.
     return jnp.matmul(a_AD, b_BD.T, precision=jax.lax.Precision.HIGHEST)
 
 

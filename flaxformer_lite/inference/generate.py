@@ -291,6 +291,7 @@ def _write(
     model: Generator, params: Params, task: GenerationTask, draft: Draft | None, scores: bool
 ) -> Generation:
     states = _states(model, params, task, draft, scores, task.max_new)
+    # Only the last state may be read: each donates its arrays to the next.
     state = collections.deque(states, maxlen=1).pop()
     stop = task.columns + int(np.asarray(state.lengths_B).max())
     sequences = np.asarray(state.tokens_BS)[:, task.columns - task.prompt.width : stop]

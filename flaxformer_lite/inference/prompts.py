@@ -121,6 +121,7 @@ def align(ids_BT: np.ndarray, mask_BT: np.ndarray, pad: int, columns: int) -> Pr
     if width == 1:
         T = 1
     tokens_BT = np.full((B, max(T, width)), pad, np.int32)
+    # Stable, so that padding comes first and the tokens keep their order.
     tokens_BT[:, -width:] = np.take_along_axis(
         ids_BT, np.argsort(mask_BT, axis=1, kind="stable"), axis=1
     )

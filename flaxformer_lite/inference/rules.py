@@ -117,6 +117,7 @@ def scale_logits(rules: GenerationRules, logits_BV: jax.Array) -> jax.Array:
     """Returns the logits whose softmax is drawn from: those given, if there is no temperature."""
     if rules.temperature is None:
         return logits_BV
+    # The order is transformers': the nucleus is of the probabilities at this temperature.
     logits_BV = sampling.temperature(logits_BV, rules.temperature)
     if rules.top_k is not None:
         logits_BV = sampling.top_k(logits_BV, rules.top_k)

@@ -190,6 +190,7 @@ def _verify(
         token_BT, accepted_BK = _accept_or_replace(
             rules, allowed_BTV, draft_logits_BKV, guess_BK, loop.seed, state.lengths_B
         )
+    # Guesses after the first wrong one were read behind a wrong token, so that none of them counts.
     accepted_B = jnp.cumprod(accepted_BK.astype(jnp.int32), axis=1).sum(axis=1)
     return _append(rules, state, token_BT, accepted_B + 1, column_B, logits_BTV)
 
@@ -358,6 +359,7 @@ def _accept_or_replace(
     guess_BK1 = guess_BK[:, :, None]
     p_BK = jnp.take_along_axis(p_BKV, guess_BK1, axis=2)[:, :, 0]
     q_BK = jnp.take_along_axis(q_BKV, guess_BK1, axis=2)[:, :, 0]
+    # A product and no quotient p / q, which would be NaN where both underflow to zero.
     accepted_BK = uniform_BK * q_BK < p_BK
     residual_BKV = jnp.maximum(p_BKV - q_BKV, 0.0)
     # Without any residual, p equals q, and only rounding can reject a token: draw from p.

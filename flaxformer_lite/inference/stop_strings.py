@@ -27,6 +27,8 @@ def cut(task: GenerationTask, state: SampleState, since: int) -> SampleState:
     for row, length in enumerate(lengths_B):
         written = tokens_BS[row, task.columns : task.columns + length].tolist()
         for n in range(since + 1, length + 1):
+            # From the beginning each time: a stop string may begin before `since`, and a character
+            # may be several tokens.
             text = task.tokenizer.decode(written[:n])
             if any(stop in text for stop in task.settings.stop_strings):
                 tokens_BS[row, task.columns + n :] = task.settings.pad_token_id

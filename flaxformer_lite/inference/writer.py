@@ -60,6 +60,7 @@ def make_writer(
         written = []
         for start in range(0, len(prompts), BATCH):
             batch = list(prompts[start : start + BATCH])
+            # Filled up with copies, as a smaller batch would compile another program.
             filled = batch + batch[-1:] * (BATCH - len(batch))
             ids, mask = _rectangle(filled, room, usual["pad_token_id"])
             options = {**usual, "max_new_tokens": max_new_tokens, **settings}

@@ -76,6 +76,7 @@ def read(fields: Fields) -> ModelFields:
         )
     order: list[int] = []
     for step in range(depth):
+        # Divided as transformers does, so that groups of unequal size end at the same steps.
         group = int(step / (depth / groups))
         order += range(group * inner, (group + 1) * inner)
     return {"encoder_layers": depth * inner, "share_layers": tuple(order)}

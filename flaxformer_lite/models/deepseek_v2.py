@@ -244,11 +244,13 @@ def read(fields: Fields) -> ModelFields:
         raise ConfigError(
             f"config.json: topk_method={method!r}: must be greedy or group_limited_greedy."
         )
+    # Files hold groups all the same, and transformers does not read them then.
     if method == "greedy":
         fields.values |= {"n_group": None, "topk_group": None}
     moe = MoeConfig(
         num_experts=64,
         experts_per_token=6,
+        # transformers' default, and no misprint of 1408.
         mlp_dim=1407,
         shared_dim=2 * 1407,
         normalize=False,

@@ -237,6 +237,7 @@ POOLINGS = {"cls": "first", "mean": "mean"}
 def read(fields: Fields) -> ModelFields:
     pooling = fields.get("classifier_pooling", "cls")
     fields.require("classifier_pooling", pooling if pooling in POOLINGS else "cls")
+    # 1 for the token itself, which a window counts here and half of `local_attention` does not.
     return read_layers(fields, 1) | {"classifier_pooling": POOLINGS[pooling]}
 
 

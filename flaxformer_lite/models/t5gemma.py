@@ -254,6 +254,7 @@ def write(cfg: ModelConfig) -> Json:
             f"{prefix}layer_types": kinds,
         }
     scalar = cfg.scale**-2
+    # The power of a root is rounded: 256 may come back as a number beside it.
     if round(scalar) ** -0.5 == cfg.scale:
         scalar = round(scalar)
     start = START if cfg.decoder_start_token_id is None else cfg.decoder_start_token_id

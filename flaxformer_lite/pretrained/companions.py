@@ -41,6 +41,7 @@ def publish_tokenizer(
             written["eos_token_id"] = ends
         _write_json(made / "generation_config.json", written)
     inner.save(made)
+    # transformers looks for T5's under this name alone.
     if inner.file == "tokenizer.model" and model.cfg.family == "t5":
         (made / inner.file).rename(made / "spiece.model")
     if inner.file == "tokenizer.json":
@@ -69,6 +70,7 @@ def _publish_json(inner: plain.Tokenizer, model: nn.Module, made: Path) -> None:
             token["lstrip"] |= token["content"] == "[MASK]"
         _write_json(made / inner.file, read)
     config: Json = {f"{role}_token": known.id_to_token(i) for role, i in inner.ids.items()}
+    # The class that needs tokenizer.json only, and no file of a family.
     config["tokenizer_class"] = "PreTrainedTokenizerFast"
     if model.cfg.has_position_table:
         config["model_max_length"] = model.cfg.max_length

@@ -18,6 +18,7 @@ def read_tree(path: Path) -> object:
     Raises:
       WeightsError: the file is of another kind, or truncated.
     """
+    # Without a bound, unlike JSON: weights are as large as their model.
     content = read_bytes(path, limit=sys.maxsize, error=WeightsError)
     try:
         return serialization.msgpack_restore(content)

@@ -37,6 +37,7 @@ def grow_vocabulary(
     random = np.random.default_rng(seed)
 
     def more_rows(path: str, rows: np.ndarray, count: int) -> np.ndarray:
+        # In float32, as a sum of bfloat16 over a vocabulary stops growing.
         mean = rows.mean(axis=0, dtype=np.float32)
         new = np.broadcast_to(mean, (count, *mean.shape))
         if new_tokens == "normal":
@@ -85,6 +86,7 @@ def grow_positions(
             grown = positions[places % length]
         else:
             at = places * (length - 1) / (length + count - 1)
+            # The last place is the last row itself: between the last two, with share 1.
             low = np.minimum(at.astype(int), length - 2)
             share = (at - low)[:, None].astype(np.float32)
             grown = (1 - share) * positions[low] + share * positions[low + 1]

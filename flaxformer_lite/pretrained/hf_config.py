@@ -293,6 +293,7 @@ def write_config(family: ModuleType, cfg: ModelConfig) -> Json:
         published["pad_token_id"] = cfg.pad_token_id
     published |= write_labels([f"LABEL_{i}" for i in range(cfg.num_labels)], cfg)
     published = spelled.nest(published)
+    # Read back at once, as what the form cannot say would be lost without a word.
     back = read_config(family, published, cfg.head)
     for field in fields_of(ModelConfig):
         meaning = MEANING.get(field.name, operator.attrgetter(field.name))

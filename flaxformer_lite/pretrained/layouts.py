@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+# Negative, as the axes of a parameter count from 0.
 FUSED = -1
 JOINED = -2
 EXPERT = -3

@@ -150,6 +150,8 @@ def open_published(
         )
     cfg = check_tensors.untie_where_tables_differ(plugin.PUBLISHED, cfg, tensors)
     cfg = plugin.PUBLISHED.settle(cfg, {name: tensor.array for name, tensor in tensors.items()})
+    # Before the shapes are compared: a quantized matrix and its scales are two tensors, of other
+    # shapes.
     tensors = _dequantized(tensors)
     model = check_family(cfg)(cfg, source=source or str(folder))
     shapes = parameter_shapes(model)
@@ -219,6 +221,7 @@ def _dequantized(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _has(tensors: dict[str, Tensor], place: Place) -> bool:
+    # A head for another number of classes has the name but not the shape: it counts as missing.
     return place.name in tensors and tensors[place.name].shape == place.file_shape
 
 
@@ -259,6 +262,7 @@ def _initialized(model: nn.Module, flat: dict, missing: list[str], seed: int) ->
     @jax.jit
     def initial(key: jax.Array) -> dict[str, jax.Array]:
         params = flat_init(model, key, inputs)
+        # Inside the jit, so that XLA drops the draws of all other parameters.
         return {path: params[path] for path in missing}
 
     return unflatten_dict(flat | initial(jax.random.key(seed)), sep="/")

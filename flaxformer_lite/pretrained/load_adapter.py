@@ -260,6 +260,7 @@ class PublishedAdapter:
         return method(
             **common,
             rank=rank,
+            # A product of a quotient may miss the file's number by a rounding error.
             alpha=round(alpha, 6),
             rslora=rslora,
             dropout=float(self.fields.get("lora_dropout") or 0.0),
@@ -410,6 +411,7 @@ class PublishedAdapter:
         alpha = self.fields.get("lora_alpha")
         alpha = 8.0 if alpha is None else float(alpha)  # PEFT's default
         for pattern, its_alpha in (self.fields.get("alpha_pattern") or {}).items():
+            # PEFT's own way to match.
             if re.match(rf"(.*\.)?({pattern})$", module):
                 alpha = float(its_alpha)
                 break

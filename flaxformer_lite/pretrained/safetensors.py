@@ -115,6 +115,7 @@ def save_file(
       entries: name -> (shape, dtype), in the order of `arrays`.
       arrays: the tensors.
     """
+    # transformers refuses a file whose metadata do not name a format it knows.
     header: dict[str, Json] = {"__metadata__": {"format": "pt"}}
     at = 0
     for name, (shape, dtype) in entries.items():
@@ -126,6 +127,7 @@ def save_file(
         }
         at = end
     text = json.dumps(header, separators=(",", ":")).encode()
+    # So that the data begin at a multiple of eight bytes, as the format's own writer has it.
     text += b" " * (-len(text) % 8)
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)

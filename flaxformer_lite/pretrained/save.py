@@ -295,6 +295,7 @@ def _write(path: Path, tensors: dict[str, Pieces | np.ndarray], shard_bytes: int
         for name in inside:
             weight_map[name] = file
             entries[name] = (tuple(tensors[name].shape), np.dtype(tensors[name].dtype))
+        # A generator, so that the host holds one tensor at a time and not a whole shard.
         save_file(path / file, entries, (np.asarray(tensors[name]) for name in inside))
     if len(files) > 1:
         index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}

@@ -232,6 +232,8 @@ def without_prefix(spelled: Published, tensors: Mapping[str, Tensor]) -> dict[st
     for name, tensor in tensors.items():
         used = next((prefix for prefix in prefixes if prefix and name.startswith(prefix)), "")
         short = name.removeprefix(used)
+        # TensorFlow's names, in files that were converted from it; transformers renames them as
+        # well.
         short = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", short)
         short = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", short)
         for pattern, name_here in spelled.spellings.items():
@@ -268,6 +270,7 @@ def siblings(
     def is_in(name: str, patterns: list[re.Pattern]) -> bool:
         return any(pattern.fullmatch(name) for pattern in patterns)
 
+    # A name that several heads share is in both lists: it is read, and so no sibling.
     return {name for name in names if is_in(name, absent) and not is_in(name, present)}
 
 

@@ -25,9 +25,11 @@ def draw(seed: int, rank: int, inputs: int, outputs: int) -> dict[str, np.ndarra
       rank: `r`.
       inputs, outputs: the largest numbers of them among the adapted matrices.
     """
+    # torch seeds its Twister by the lower 32 bits.
     twister = np.random.RandomState(seed & 0xFFFFFFFF)
 
     def uniform(rows: int, columns: int) -> np.ndarray:
+        # In torch's order of operations, as sqrt(6 / columns) may round otherwise.
         bound = math.sqrt(3.0) * (math.sqrt(2) / math.sqrt(columns))
         low = np.float32(-bound)
         width = np.float32(bound) - low

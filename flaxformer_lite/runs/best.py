@@ -59,6 +59,7 @@ class Selection:
             return False
         value = values[self.metric.name]
         best = self.best
+        # A NaN would never be beaten, as all comparisons with it are false.
         is_first = not best.step and not math.isnan(value)
         is_best = is_first or self.metric.is_better(value, best.value)
         if is_best:

@@ -143,6 +143,7 @@ def open_trained(
         _check_end(path, cfg, words)
     given = {name: value for name, value in options.items() if value is not None}
     size = given.pop("batch_size", cfg.train.batch_size)
+    # The run's microbatches need not divide the size that was asked for.
     train = dataclasses.replace(cfg.train, batch_size=size, accumulate=1)
     cfg = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, **given), train=train)
     return Trained(cfg, model, params, words, fitted)

@@ -130,6 +130,7 @@ class Experiment:
             buckets = dataclasses.replace(packer, sizes=data.records.sizes)
         batches = self._placed(data, 0, packer=buckets)
         _, shuffled = evaluate.run(self.program.eval_step, params, batches, data)
+        # The argsort of a permutation is its inverse.
         return shuffled[name][np.argsort(data.order)]
 
     def with_reference(self, reference: Mapping[str, np.ndarray]) -> "Experiment":

@@ -53,11 +53,14 @@ class Interrupt(contextlib.AbstractContextManager):
         self._before = {number: signal.getsignal(number) for number in handled}
         self._terminals = _terminals()
         self._pipe_out, self._pipe_in = os.pipe()
+        # Python requires it of a wakeup file.
         os.set_blocking(self._pipe_in, False)
         self._thread = threading.Thread(target=self._receive, daemon=True)
         self._thread.start()
+        # Before the handlers, or a signal in between would be lost.
         self._wakeup = signal.set_wakeup_fd(self._pipe_in)
         for number in self._before:
+            # Without a handler of Python's, the wakeup file gets nothing.
             signal.signal(number, lambda *_: None)
         return self
 

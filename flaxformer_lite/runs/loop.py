@@ -186,6 +186,7 @@ def train_experiment(
                 _note_stop(terminal, interrupt, trainer.done, group)
             elif group.first:
                 summary.print_closing()
+        # The page of a run that ctrl-C has ended says so, too.
         except BaseException as error:
             summary.write_page(f"ended by an error ({first_line(error)})")
             raise

@@ -58,9 +58,11 @@ def run(
     place = place_of(workdir)
     clock = Clock()
     if group.first:
+        # First of all, as to read the data may take long.
         check_installed(cfg.train.trackers)
     with contextlib.ExitStack() as stack:
         group.agree("config and code", {"--num_processes": group.count, **program_facts(cfg)})
+        # Locked before anything in the workdir is read, as another run could still change it.
         lock = stack.enter_context(lock_workdir(place, group))
         mirror = stack.enter_context(open_mirror(place, lock))
         experiment = prepare_experiment(cfg)

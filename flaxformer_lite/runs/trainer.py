@@ -67,7 +67,9 @@ class Trainer:
             settled |= set(callback.settled_after)
         ends = start >= last
         for callback in self._callbacks:
-            ends = callback.ends_run(start) or ends
+            # Every callback is asked, as processes may meet in it.
+            if callback.ends_run(start):
+                ends = True
         step = start
         while not ends:
             step += 1
@@ -78,9 +80,12 @@ class Trainer:
             ends = step == last
             for callback in self._callbacks:
                 if callback.is_due(step, ends):
+                    # What acts after a step, such as a checkpoint's record, needs the results of
+                    # all steps up to it.
                     self._settle(0)
                     callback.act(step, state)
-                ends = callback.ends_run(step) or ends
+                if callback.ends_run(step):
+                    ends = True
         self._settle(0)
         self._clock.turn_to("other")
         for callback in reversed(self._callbacks):  # as contexts end

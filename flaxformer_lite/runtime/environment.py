@@ -44,6 +44,7 @@ def configure() -> None:
     cache = os.environ.get("FLAXFORMER_LITE_CACHE") or DataConfig.cache
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ and "://" not in cache:
         keep_compiled(Path(cache))
+    # JAX by itself keeps only what took a second to compile, and a run has many smaller programs.
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 

@@ -160,6 +160,7 @@ class Processes:
 
     def miss(self) -> NoReturn:
         """Ends this process because a peer is gone, unless the peer announced why."""
+        # More than two polls, so that an announcement is seen first.
         time.sleep(2.5 * INTERVAL)
         self.lose()
 

@@ -124,6 +124,8 @@ class MeshSharding(ActivationSharding):
             def spec_of_input(axes: list[tuple[MeshAxes, int]]) -> P:
                 entries: list[MeshAxes] = []
                 for entry, size in axes:
+                    # An axis of size one, such as the batch of a shared mask, is the same for all
+                    # devices.
                     if entry not in split or size == 1:
                         entry = None
                     entries.append(entry)

@@ -78,4 +78,5 @@ def jit_eval(step: Callable, shardings: HasParams, mesh: Mesh) -> Jitted:
     """Compiles (params, batch) -> sums, over the mesh."""
     replicated = NamedSharding(mesh, P())
     rows = NamedSharding(mesh, BATCH)
+    # Nothing is donated, as training goes on with the parameters.
     return jax.jit(step, in_shardings=(shardings.params, rows), out_shardings=replicated)

@@ -79,6 +79,8 @@ def param_specs(params: Params, rules: PartitionRules, mesh: Mesh) -> Params:
             if re.search(pattern, HELD.sub("/kernel", path)):
                 used.add(index)
                 if path.endswith(SCALE):
+                    # Scales of groups have fewer inputs than the matrix, which the mesh need not
+                    # divide.
                     axes = _that_divide(axes, leaf.shape, mesh)
                 return _fit(path, leaf.shape, axes, mesh)
         raise ConfigError(
@@ -152,6 +154,7 @@ def state_shardings(
 
     def like_param(keys, leaf):
         parts = path_of(keys).split("/")
+        # The longest ending first, as the path of one parameter may end another's.
         for start in range(len(parts)):
             owner = known.get("/".join(parts[start:]))
             if owner is not None and owner[0].shape == leaf.shape:

@@ -96,6 +96,7 @@ def store_spec(url: str) -> Json:
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     if endpoint:
+        # A compatible server reads no region, but requests are signed with one.
         known |= {"endpoint": endpoint, "aws_region": region or "us-east-1"}
     if region:
         known["aws_region"] = region

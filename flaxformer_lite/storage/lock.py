@@ -115,6 +115,7 @@ class Lock(contextlib.AbstractContextManager):
     def _replace(self, seen: bytes) -> bool:
         """Rewrites the lock if its mark is still `seen`; returns whether this process holds it."""
         self._beats += 1
+        # Read before the request, as its answer may come late.
         begun = time.monotonic()
         beat = {"token": self._token, "beat": self._beats, **self._owner}
         content = json.dumps(beat, indent=2).encode()
@@ -178,6 +179,7 @@ def _is_gone(holder: Json) -> bool:
     number = holder.get("process")
     if holder.get("machine") != _machine() or not isinstance(number, int):
         return False
+    # A system without /proc does not get here, as `_machine` is then another for each process.
     return not Path(f"/proc/{number}").exists()
 
 

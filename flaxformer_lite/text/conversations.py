@@ -75,6 +75,7 @@ def encode(
 
 def _random_digits() -> str:
     """Returns a text that no conversation holds."""
+    # With the highest bit, so that no number is short enough to stand in a text by chance.
     return str(secrets.randbits(64) | 1 << 63)
 
 

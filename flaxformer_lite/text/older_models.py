@@ -197,6 +197,7 @@ def fairseq_pieces(*last: str) -> Callable[[Folder], list[Piece]]:
 
     def pieces(folder: Folder) -> list[Piece]:
         first = [folder.spelled(role) for role in ("bos", "pad", "eos", "unk")]
+        # Without the file's own <unk>, <s> and </s>, which the four replace.
         rest = list(_scored(folder))[3:]
         ends = list(last)
         if "mask" in folder.kind.tokens:
@@ -209,7 +210,9 @@ def fairseq_pieces(*last: str) -> Callable[[Folder], list[Piece]]:
 def camembert_pieces(folder: Folder) -> list[Piece]:
     """Returns the pieces behind CamemBERT's five special tokens, with a mask at the end."""
     first = ["<s>NOTUSED", folder.spelled("pad"), "</s>NOTUSED", folder.spelled("unk")]
+    # Without the file's own <unk>.
     rest = list(_scored(folder))[1:]
+    # So unlikely that no text is cut into it.
     return [*_zeros(first), ("<unk>NOTUSED", -100.0), *rest, *_zeros([folder.spelled("mask")])]
 
 
@@ -217,6 +220,7 @@ def pegasus_pieces(folder: Folder) -> list[Piece]:
     """Returns the pieces behind Pegasus's special and unused tokens."""
     first = [folder.spelled("pad"), folder.spelled("eos"), "<mask_1>", folder.spelled("mask")]
     unused = [(token, -100.0) for token in UNUSED]
+    # Without the file's own <pad> and </s>.
     return [*_zeros(first), *unused, *list(_scored(folder))[2:]]
 
 

@@ -65,6 +65,7 @@ def _train_byte_bpe(cfg: TokenizerConfig, texts: Iterable[str]) -> HuggingFace:
     trainer = trainers.BpeTrainer(
         vocab_size=cfg.vocab_size - SENTINELS,
         special_tokens=list(SPECIALS),
+        # All bytes, or those that the training text lacks could not be encoded.
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -81,6 +82,8 @@ def _train_sentencepiece(cfg: TokenizerConfig, texts: Iterable[str]) -> Sentence
             vocab_size=cfg.vocab_size - SENTINELS,
             hard_vocab_limit=False,  # a small text has fewer pieces
             byte_fallback=True,
+            # This and the next three: decoding returns the text as it was, its indentation
+            # included.
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
             add_dummy_prefix=False,
@@ -106,6 +109,7 @@ def _sentences(texts: Iterable[str]) -> Iterator[str]:
     """Yields lines, cut to the 4192 bytes that the trainer accepts."""
     for text in texts:
         for line in text.splitlines():
+            # 1000 characters are 4000 bytes at most.
             yield from (line[i : i + 1000] for i in range(0, len(line), 1000))
 
 

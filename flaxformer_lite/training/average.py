@@ -54,6 +54,8 @@ def with_average(
         def zero(p, off):
             if off:
                 return optax.MaskedNode()
+            # float32, as 1 - d is often less than the precision of bfloat16. The first step's share
+            # is 1, so that the zeros never count.
             return jnp.zeros(p.shape, jnp.float32)
 
         zeros = jax.tree.map(zero, params, frozen(params))
@@ -75,6 +77,7 @@ def with_average(
         else:
             skipped = after > before
             steps = state.steps + (~skipped).astype(jnp.int32)
+            # The first updates may be skipped, and a count of zero would divide by zero.
             counted = jnp.maximum(steps, 1)
         # expm1 avoids the cancellation in 1 - d^t.
         share = (decay - 1) / jnp.expm1(counted.astype(jnp.float32) * math.log(decay))

@@ -75,6 +75,7 @@ class Models:
             return self.model.init(key, inputs, method=self.objective.outputs)["params"]
         ids: dict[str, Any] = {name: inputs[name] for name in TOKEN_IDS if name in inputs}
         second = self.second
+        # Another key, or two models of one shape would begin with equal weights.
         second_params = second.init(jax.random.fold_in(key, 1), **ids)["params"]
         bound = second.bind({"params": second_params})
         params = self.model.init(key, inputs, bound, method=self.objective.outputs)["params"]
@@ -98,6 +99,7 @@ class Models:
         bound = []
         if self.auxiliary is not None:
             second_rngs = {}
+            # A model from a directory is not trained, and drops nothing.
             if key is not None and not self.auxiliary.source:
                 second_rngs = {"dropout": jax.random.fold_in(key, 1)}
             bound = [self.second.bind({"params": self.auxiliary.of(params)}, rngs=second_rngs)]

@@ -130,19 +130,26 @@ def build(
     direction = plugin.make(cfg)
     if width is not None:
         powers = getattr(plugin, "WIDTH_POWERS", ())
+        # Before the decay is added, which does not follow the width.
         direction = optax.chain(direction, per_param_lr.scale_by_width(cfg.name, powers, width))
     rate = schedule(cfg, steps)
+    # Decay comes after the direction, as in AdamW (Loshchilov and Hutter 2019): an optimizer that
+    # divides by the root of the second moment would divide the decay, too.
     chain = optax.chain(clip, direction, decay, optax.scale_by_learning_rate(rate))
     rules = {"trained": chain}
     if router_bias_update_rate:
-        rules["router_bias"] = optax.stateless(
-            functools.partial(_against_sign, router_bias_update_rate)
-        )
+        # A rule of its own, as its gradient is a load of experts: clipping and decay have no
+        # meaning there.
+        move = functools.partial(_against_sign, router_bias_update_rate)
+        rules["router_bias"] = optax.stateless(move)
     if cfg.freeze:
         rules["frozen"] = optax.set_to_zero()
+    # Only if needed: partition changes the structure of the state, and with it that of checkpoints.
     if len(rules) > 1:
         chain = optax.partition(rules, functools.partial(_rules_of, cfg))
     if cfg.rates or cfg.layer_decay < 1:
+        # After the whole chain, so that a factor scales the decay as well, as a rate of its own
+        # would.
         chain = optax.chain(chain, per_param_lr.scale_by_path(cfg))
     if hasattr(plugin, "wrap"):
         if skip_spikes:
@@ -170,6 +177,7 @@ def build(
     if skip_spikes:
         tx = spikes.skip_spikes(tx, skip_spikes)
     if cfg.ema:
+        # Outermost, as `evaluated_params` expects the average at the top of the state.
         tx = with_average(tx, cfg.ema, functools.partial(_frozen, cfg))
     return tx
 
@@ -246,6 +254,7 @@ def _clip(most: float, concat_small: bool, updates: optax.Updates, _: object) ->
     Multiplies by one factor, unlike optax, which divides every gradient: XLA would keep the
     quotients.
     """
+    # A norm of zero gives infinity, and so the factor 1.
     factor = jnp.minimum(most / global_norm(updates, concat_small=concat_small), 1.0)
     return jax.tree.map(lambda g: (g * factor).astype(g.dtype), updates)
 

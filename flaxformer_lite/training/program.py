@@ -120,6 +120,7 @@ def build(
     _check_example(example, mesh)
     models = models or bound_models.build(cfg)
     tx = update_rule(cfg)
+    # The other half is for dropout, in `train_step`.
     init_key, _ = jax.random.split(jax.random.key(cfg.seed))
     # Has the same parameters, and no kernel that this machine may lack.
     plain = models.rebuild(attention="dense")
@@ -127,12 +128,15 @@ def build(
     def create():
         zeros = {}
         for name, x in example["inputs"].items():
+            # One row is enough: no parameter depends on the size of the batch.
             zeros[name] = jnp.zeros((1, *x.shape), x.dtype)
         return state.create(lambda: plain.init(init_key, zeros), tx)
 
+    # The jaxpr is kept, so that initialization is traced once for its shapes and its run.
     created, shapes = jax.make_jaxpr(create, return_shape=True)()
     if cfg.model.adapter is not None:
         leaves = jax.tree_util.tree_leaves_with_path(shapes.params)
+        # An adapter names the matrix, which a quantized base holds as codes.
         paths = [sharding.path_of(keys).removesuffix("/codes") for keys, _ in leaves]
         cfg.model.adapter.check(paths)
     rules = models.rules(shapes.params)
@@ -154,6 +158,8 @@ def build(
     inside: ActivationSharding = outside
     if cfg.mesh.mode != "jit":
         over = sharding.DATA
+        # Inside shard_map or pmap, arrays are a device's own, and no constraint may name the mesh's
+        # axes.
         inside = outside.inside_shard()
     stepped = train_step(cfg, models.rebuild(sharding=inside), inside, over)
     evaluated = eval_step(cfg, models.rebuild(sharding=outside))
@@ -242,6 +248,7 @@ def with_steps(cfg: ExperimentConfig, examples: int, held: int | None = None) ->
     """
     train = cfg.train
     if train.epochs:
+        # A float, as epochs may be a fraction.
         exact = train.epochs * examples / train.batch_size
         # 1e-6: for products that are integers but for rounding
         steps = max(1, math.ceil(exact - 1e-6))
@@ -292,6 +299,7 @@ def train_step(
       activation_sharding: where activations live.
       axis_name: the mesh axis over which gradients are summed, inside shard_map or pmap.
     """
+    # The first half initializes the parameters, in `build`.
     _, dropout_key = jax.random.split(jax.random.key(cfg.seed))
     draws = uses_rng(cfg.model)
     return step.train_step(

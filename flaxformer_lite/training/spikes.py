@@ -46,6 +46,8 @@ def is_spike(past: Array, now: ArrayLike, sigmas: float, xp: ModuleType = np) ->
     known = xp.isfinite(past)
     count = known.sum(dtype=xp.float32)
     mean = xp.where(known, past, 0).sum() / xp.maximum(count, 1)
+    # In two passes: in float32, the mean of squares minus the squared mean would cancel for a loss
+    # that hardly moves.
     spread = xp.sqrt(xp.where(known, xp.square(past - mean), 0).sum() / xp.maximum(count, 1))
     return ~xp.isfinite(now) | ((count >= WINDOW // 2) & (now > mean + sigmas * spread))
 
@@ -74,6 +76,7 @@ def skip_spikes(
     )
 
     def init(params: optax.Params) -> SpikeSkipState:
+        # NaN, as `is_spike` counts only finite values as known.
         nothing = jnp.full(WINDOW, jnp.nan, jnp.float32)
         return SpikeSkipState(masked.init(params), nothing, nothing, jnp.zeros((), jnp.int32))
 

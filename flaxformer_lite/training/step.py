@@ -83,19 +83,25 @@ def train_step(
             return None
         key = jax.random.fold_in(dropout_key, step)
         if axis_name:
+            # Without it, all devices would drop the same units of their different rows.
             key = jax.random.fold_in(key, jax.lax.axis_index(axis_name))
         return key
 
     def mean_gradients(state: TrainState, batch: Batch) -> tuple[Params, LossSums]:
         key = key_of(state.step)
+        # Before the gradients, which weigh the auxiliary losses of a microbatch by the tokens of
+        # the whole batch.
         totals = sum_over_axis(weight_sums(batch["targets"]))
         partial = gradients(state.params, batch, totals, key, accumulate)
         grads, sums = sum_over_axis(partial)
+        # Divided once, after all sums, so that microbatches and devices with few targets do not
+        # count more.
         scale = 1 / token_weight(totals)
         return jax.tree.map(lambda g: g * scale, grads), sums
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
         grads, sums = mean_gradients(state, batch)
+        # Read before tx.update, which counts this step.
         skipped_before = spikes.skip_count(state.opt_state)  # None if `tx` does not skip spikes
         spike_inputs = {}
         updates_before = state.step
@@ -106,6 +112,8 @@ def train_step(
         with jax.numpy_dtype_promotion("standard"):
             params = optax.apply_updates(state.params, updates)
         if skipped_before is not None:
+            # The optimizer's own schedule counts applied updates only, as a skipped one leaves its
+            # state alone.
             updates_before = updates_before - skipped_before
         metrics = {
             **_scalars(objective.metrics(sums)),
@@ -154,6 +162,7 @@ def _gradient(
         out, auxiliary = outputs(_with_floats(params, floats), microbatch["inputs"], key)
         return _loss_of_sums(loss_sums(out, microbatch["targets"]), auxiliary, totals)
 
+    # With respect to the floats only: jax.grad refuses integers.
     (_, sums), grads = jax.value_and_grad(loss, has_aux=True)(_floats(params))
     return _gradient_tree(params, grads), sums
 
@@ -182,10 +191,13 @@ def _with_floats(params: Params, floats: Sequence[jax.Array]) -> Params:
 def _gradient_tree(params: Params, floats: Sequence[jax.Array]) -> Params:
     """Returns the tree of float32 gradients, with a scalar zero for each integer leaf."""
     rest = iter(floats)
+    # A scalar, as zeros of the shape of the codes would take memory for nothing.
     zero = jnp.zeros((), jnp.float32)
 
     def gradient(x: jax.Array) -> jax.Array:
         if _is_float(x):
+            # A bfloat16 sum over microbatches would lose every gradient that is small beside the
+            # sum.
             return next(rest).astype(jnp.float32)
         return zero
 
@@ -196,6 +208,7 @@ def _loss_of_sums(
     sums: LossSums, auxiliary: dict[str, jax.Array], totals: dict[str, jax.Array]
 ) -> tuple[jax.Array, LossSums]:
     """Returns the scalar to differentiate, and the sums extended by auxiliary losses and loads."""
+    # Checked here, as what a plug-in's loss returns is known only once it is traced.
     if not isinstance(sums, LossSums):
         raise ConfigError(
             f"the objective's loss returned {type(sums).__name__}: must return LossSums, as"
@@ -229,6 +242,7 @@ def _of_all_devices(loss_sums: Callable, axis_name: str) -> Callable:
     def share_of(out: Tree, targets: Mapping[str, jax.Array]) -> LossSums:
         devices = jax.lax.axis_size(axis_name)
         sums = loss_sums(gathered(out), gathered(targets))
+        # Every device has the same sums, and the psum in train_step adds them up again.
         share = jax.tree.map(lambda x: x / devices, sums)
         of_device = weight_sums(targets)
         return share._replace(weight={term: of_device[term] for term in sums.weight})
@@ -263,12 +277,14 @@ def _whole_batch(
 
     def loss(cached: Computed) -> tuple[jax.Array, LossSums]:
         out, auxiliary = cached
+        # Undoes `cut`: the targets are still in the batch's own order of rows.
         joined = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:]), out)
         sums = loss_sums(joined, batch["targets"])
         means = {}
         if auxiliary:
-            weight_BK = cut(batch["targets"][sums.anchor]).reshape(accumulate, -1)
-            weight_K = weight_BK.sum(axis=1) / jnp.maximum(weight_BK.sum(), 1e-30)
+            weight_KL = cut(batch["targets"][sums.anchor]).reshape(accumulate, -1)
+            # 1e-30: a batch without targets has zero weights here, not NaN.
+            weight_K = weight_KL.sum(axis=1) / jnp.maximum(weight_KL.sum(), 1e-30)
             for name, value in auxiliary.items():
                 if name.startswith(LOAD):
                     means[name] = value.sum(axis=0)
@@ -331,6 +347,7 @@ def _accumulate(
 
     microbatches = jax.tree.map(lambda x: _microbatches(x, accumulate), batch)
     first = jax.tree.map(lambda x: x[0], microbatches)
+    # The carry's form is traced, since only the objective knows the names of its sums.
     zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(gradient, params, first, totals, key))
     return jax.lax.scan(body, zeros, (jnp.arange(accumulate, dtype=jnp.int32), microbatches))[0]
 
@@ -343,4 +360,6 @@ def _key_of_microbatch(key: jax.Array | None, index: jax.Array) -> jax.Array | N
 
 def _microbatches(x: jax.Array, accumulate: int) -> jax.Array:
     """Splits the rows [B, ...] into microbatches [accumulate, B / accumulate, ...]."""
+    # Not reshape(accumulate, -1): a device holds neighboring rows, and would have to send them
+    # away.
     return jnp.swapaxes(x.reshape(x.shape[0] // accumulate, accumulate, *x.shape[1:]), 0, 1)

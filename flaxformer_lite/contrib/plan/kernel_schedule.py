@@ -150,6 +150,7 @@ def _flops(source: str) -> float:
     """Sums up the FLOPs of all products, [M, K] by [K, N] in any order of the axes."""
     total = 0.0
     for sizes in _MATMUL.findall(source):
+        # Each of M, K and N is a size of two of the three arrays.
         total += 2 * math.sqrt(math.prod(map(int, sizes)))
     return total
 

@@ -167,6 +167,8 @@ def _backward(
             for i in range(j, count):
                 steps.append((i, j, g))
     q_blocks, k_blocks, heads = np.array(steps, np.int32).T
+    # The sum of a row's weights times their gradients, from the output and so without the weights:
+    # D in Dao et al. 2022 (arXiv:2205.14135), appendix B.2.
     products = out_BNTH.astype(jnp.float32) * d_out_BNTH.astype(jnp.float32)
     d_sums_BN1T = products.sum(axis=-1)[:, :, None]
 
@@ -262,6 +264,7 @@ def _forward_kernel(
     @pl.when(j == 0)
     def _() -> None:
         total_ref[...] = jnp.zeros_like(total_ref)
+        # Finite: of a row that has seen nothing yet, the difference of two infinities would be NaN.
         top_ref[...] = jnp.full_like(top_ref, MASKED)
         sum_ref[...] = jnp.zeros_like(sum_ref)
 
@@ -345,6 +348,8 @@ def _backward_kernel(
             q_QH = q_ref[0, 0, rows]
             d_out_QH = d_out_ref[0, 0, rows]
             k_PH = k_ref[0, 0, part]
+            # Keys are the rows here, so that the sums of queries, which lie along the lanes,
+            # broadcast.
             scores_PQ = _inner(k_PH, q_QH)
             if form.is_diagonal:
                 scores_PQ = jnp.where(_is_causal(scores_PQ.shape, 0), scores_PQ, MASKED)

@@ -285,4 +285,6 @@ def _blocks(plan: KernelPlan, arrays: tuple[jax.Array, ...]) -> tuple[Any, ...]:
         pl.BlockSpec((1, t, 1), lambda n, b, i: (b, i, 0)),
         pl.BlockSpec((1, 1, S), lambda n, b, i: (b, 0, 0)),
     )
+    # Heads first and rows last, as the gradient of the diagonals is summed over all steps of a
+    # group of heads, and that of the columns over all blocks of rows.
     return (W // width, B, T // t), rows, columns, diagonals, ids

@@ -166,6 +166,7 @@ class EncoderDecoderModel(Hinted):
             mask=visibility_mask(
                 decoder_attention_mask, decoder_segment_ids, None, structure=masks.causal()
             ),
+            # A mask of this call's rows, as only the decoder's own columns are slots.
             cross_mask=visibility_mask(
                 attention_mask, slots.of_call(decoder_segment_ids), segment_ids
             ),
@@ -251,6 +252,8 @@ class EncoderDecoderModel(Hinted):
             jnp.where(input_ids == self.end_token, columns_1T, -1), axis=1, keepdims=True
         )
         end_B1D = jnp.take_along_axis(x_BTD, end_B1[..., None], axis=1)
+        # A row without the end token has no vector to classify, and inside jit it cannot be
+        # refused.
         return {"logits": jnp.where(end_B1 < 0, jnp.nan, self.classifier(self.pooler(end_B1D)))}
 
     @property

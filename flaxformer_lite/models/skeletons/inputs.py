@@ -115,6 +115,7 @@ def place_slots(
             x = x[:, :length]
         arrays.append(x)
     if isinstance(start, int):
+        # A number of numpy's stays known under jit, where one of jnp's is traced.
         slot: Any = np.int32(start)
     else:
         slot = start.astype(jnp.int32)

@@ -100,6 +100,7 @@ class LoraConfig(AdapterConfig):
         self, layer: LayerScope, x: jax.Array, kernel_VE: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """Returns [x, dropout(x) A] and [W, scale * B^T], which give the adapted logits."""
+        # A subclass with an `apply` of its own computes more than a product beside the matrix.
         if type(self).apply is not LoraConfig.apply:
             return super().beside_table(layer, x, kernel_VE)
         vocab, width = kernel_VE.shape
@@ -121,4 +122,5 @@ class LoraConfig(AdapterConfig):
     def added(self, factors: tuple[jax.Array, ...]) -> jax.Array:
         """Returns scale * A B in float32, of the kernel's shape."""
         a, b = (factor.astype(jnp.float32) for factor in factors)
+        # Or a TPU would multiply float32 in bfloat16.
         return self.scale * jnp.tensordot(a, b, 1, precision="highest")

@@ -78,6 +78,7 @@ class VeraConfig(AdapterConfig):
         self, kernel: jax.Array, bias: jax.Array | None, factors: tuple[jax.Array, ...]
     ) -> tuple[jax.Array, jax.Array | None]:
         a, b, d, scale = (factor.astype(jnp.float32) for factor in factors)
+        # As in lora.py.
         added = jnp.tensordot(a * prepend_axes(d, a), b, 1, precision="highest")
         added = added * prepend_axes(scale, added)
         return (kernel.astype(jnp.float32) + added).astype(kernel.dtype), bias

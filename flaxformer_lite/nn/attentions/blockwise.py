@@ -84,8 +84,10 @@ def attend(
         k_block,
         args.sharding,
     )
+    # Rows are repeated, as zeros would stretch the last block's range of columns back to the first.
     q_index_T = jnp.pad(resolved.q_index_T, (0, q_extra), mode="edge")
     if callable(bias):
+        # What a closure holds would be no argument of the custom derivative, and get no gradient.
         bias = as_pytree(bias, q_BTNH[:, :q_block], k_block)
     elif bias is not None:
         bias = jnp.pad(bias, ((0, 0), (0, 0), (0, q_extra), (0, k_extra)))
@@ -243,6 +245,7 @@ def no_columns(
     total_BNT1 = jnp.zeros((B, N, rows, 1))
     if sinks_N is not None:
         top_BNT1 = jnp.broadcast_to(sinks_N[None, :, None, None], (B, N, rows, 1))
+        # The top is the sink itself, so its exponential is exp(0).
         total_BNT1 += 1
     return top_BNT1, total_BNT1, jnp.zeros((B, rows, N, v_BSKH.shape[-1]))
 
@@ -286,6 +289,7 @@ def finish(state: SoftmaxState, v_BSKH: jax.Array) -> tuple[jax.Array, jax.Array
     """Returns the output of a block of rows and the logarithm of its sum of exponentials."""
     top_BNT1, total_BNT1, out_BTNH = state
     seen_BNT1 = total_BNT1 > 0
+    # A row that sees nothing has output zero, and not 0 / 0.
     total_BNT1 = jnp.where(seen_BNT1, total_BNT1, 1)
     lse_BNT1 = jnp.where(seen_BNT1, top_BNT1 + jnp.log(total_BNT1), 0)
     return (out_BTNH / jnp.swapaxes(total_BNT1, 1, 2)).astype(v_BSKH.dtype), lse_BNT1
@@ -363,6 +367,8 @@ def gradients(
         q_i = _block(q_BTNH, i, plan.q_block)
         d_out_i = _block(d_out_BTNH, i, plan.q_block).astype(jnp.float32)
         out_i = _block(out_BTNH, i, plan.q_block).astype(jnp.float32)
+        # It equals the sum of weights times their gradients over all columns, so that no pass over
+        # the columns is needed to know it (Dao et al. 2022, B.4).
         delta_BNT1 = jnp.swapaxes((d_out_i * out_i).sum(axis=-1, keepdims=True), 1, 2)
 
         def columns(j: jax.Array, state: _Sums) -> _Sums:
@@ -437,6 +443,8 @@ def _scores(
 def _weights(
     scores_BNTS: jax.Array, level_BNT1: jax.Array, visible_B1TS: jax.Array | None
 ) -> jax.Array:
+    # Masked scores are finite, so a row that sees nothing has exponentials of one here: the mask is
+    # applied to the weights again.
     weights_BNTS = jnp.exp(scores_BNTS - level_BNT1)
     if visible_B1TS is None:
         return weights_BNTS
@@ -457,6 +465,8 @@ def _drop(
         return x_BNTS
     row = i if given.q_numbers is None else given.q_numbers[i]
     column = j if given.k_numbers is None else given.k_numbers[j]
+    # By the numbers of the blocks, so that the backward pass, and the devices of a ring, draw the
+    # same.
     key = jax.random.fold_in(jax.random.fold_in(given.dropout_key, row), column)
     keep_BNTS = tuning.bernoulli(key, 1 - plan.dropout_rate, x_BNTS.shape, plan.sharding)
     return jnp.where(keep_BNTS, x_BNTS / (1 - plan.dropout_rate), 0)

@@ -158,6 +158,8 @@ def _attend(
         if bias.ndim == 2:
             bias = _whole(bias, T, S)
         bias = bias.astype(q_BTNH.dtype)
+    # An example without any column is given one, as a softmax over none has no value; its rows are
+    # set to zero below.
     out_BTNH: jax.Array = jax.nn.dot_product_attention(
         q_BTNH,
         k_BSKH,

@@ -127,6 +127,7 @@ def _check_numbers(scale: Any, softcap: Any, dropout_rate: Any, dropout_key: Any
     for name, number in (("scale", scale), ("softcap", softcap), ("dropout_rate", dropout_rate)):
         if not _is_number(number) and not (number is None and name == "scale"):
             raise TypeError(f"{name}={number!r}: must be one number.")
+    # A traced number has no value yet to compare.
     if not isinstance(softcap, jax.core.Tracer) and softcap < 0:
         raise ValueError(f"softcap={softcap}: must be positive, or 0 for none.")
     if not 0 <= dropout_rate < 1:
@@ -173,6 +174,8 @@ def select_implementation(
     """
     shards = sharding.num_shards("T").count
     context_attention = sharding.context_attention
+    # First of all: after the exchange each device has whole sequences, and the choice is made again
+    # as if none were split.
     if shards > 1 and context_attention == "all_to_all":
         over_heads = select_implementation(name, target, source, sharding.over_heads())
         return registry.resolve("context_attentions", context_attention).spread(over_heads)
@@ -236,6 +239,7 @@ def _kernel_or(
     args: Arguments,
 ) -> jax.Array:
     """Computes attention with the kernel if it supports the call, or else with `otherwise`."""
+    # Decided in the call, as only it knows the mask, the bias and the dropout.
     module = registry.resolve("attentions", kernel)
     if max(q_BTNH.shape[1], k_BSKH.shape[1]) <= SMALL:
         reason = f"at most {SMALL} positions"

@@ -59,6 +59,7 @@ def attend(
     kernel = functools.partial(
         _attend, (structure.left, structure.right), args.softcap, is_interpreted(args.sharding)
     )
+    # JAX's kernel has no scale of its own.
     q_BTNH = (q_BTNH * resolved.scale).astype(q_BTNH.dtype)
     out_BTNH = args.sharding.per_shard(kernel, ("BTNH", "BSKH", "BSKH", "BT", "BS", "N"), "BTNH")(
         q_BTNH, k_BSKH, v_BSKH, *ids_of(structure), args.sinks_N
@@ -128,6 +129,7 @@ def _attend(
     """Pads to whole blocks and runs the kernel on each example, on one device."""
     B, T, _, _ = q_BTNH.shape
     S = k_BSKH.shape[1]
+    # Padded columns must be hidden, and ids are all that the kernel takes besides a static mask.
     if S % LANES and k_ids is None:
         q_ids = k_ids = jnp.ones((B, 1), jnp.int32)
     q = pad(jnp.swapaxes(q_BTNH, 1, 2), 2)
@@ -139,6 +141,7 @@ def _attend(
         k_ids = jnp.broadcast_to(k_ids, (B, S))
         ids = splash_attention_kernel.SegmentIds(pad(q_ids, 1), pad(k_ids, 1, HIDDEN))
     kernel = _kernel(window, q, k.shape[2], softcap, interpret)
+    # The kernel takes one example.
     out = jax.vmap(kernel, in_axes=(0, 0, 0, 0, None))(q, k, v, ids, sinks_N)
     return jnp.swapaxes(out[:, :, :T], 1, 2).astype(v_BSKH.dtype)
 
@@ -167,6 +170,7 @@ def _kernel(
     return splash_attention_kernel.make_splash_mha(
         splash_attention_mask.MultiHeadMask([_mask(window, (T, S))] * N),
         block_sizes=sizes,
+        # per_shard has already split the heads and the rows.
         head_shards=1,
         q_seq_shards=1,
         attn_logits_soft_cap=softcap or None,

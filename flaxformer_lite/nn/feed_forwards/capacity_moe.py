@@ -152,6 +152,8 @@ class CapacityMoe(Moe):
         weights_BTA, chosen_BTA = drop_choices(weights_BTA, chosen_BTA, fits_BTA, cfg.num_experts)
         if cfg.renormalize:
             total_BT1 = weights_BTA.sum(axis=-1, keepdims=True)
+            # Clamped as transformers does for NLLB-MoE: a token without room has weight zero, not
+            # NaN.
             weights_BTA = weights_BTA / jnp.maximum(total_BT1, jnp.finfo(jnp.float32).eps)
         if cfg.masked and training:
             left = jax.random.bernoulli(self.make_rng("dropout"), 1 - cfg.masked, weights_BTA.shape)

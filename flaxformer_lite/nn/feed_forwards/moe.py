@@ -158,6 +158,7 @@ class MoeConfig(parts.FeedForwardConfig):
 
     @property
     def at_inference(self) -> Self:
+        # The rate no longer matters, but the layer keeps its parameter.
         has_bias = float(self.router_bias_update_rate > 0)
         return dataclasses.replace(
             self, balance=0.0, z_loss=0.0, losses_over="layer", router_bias_update_rate=has_bias
@@ -253,6 +254,8 @@ class Moe(nn.Module):
         y_BTD = Experts(cfg, run, name="experts")(x_BTD, *with_room)
         if self._trains:
             chosen_LA = chosen_BTA.reshape(-1, cfg.experts_per_token)
+            # Of the choices and not of what had room, or full experts would never lose their
+            # excess.
             count_X = expert_counts(chosen_LA, cfg.num_experts, kept_tokens(context, logits_BTX))
             self.sow(LOADS, "load", count_X)
             if bias_X is not None:
@@ -371,6 +374,7 @@ class Experts(nn.Module):
         y_BTD = on_shards(x_BTD, weights_BTA, chosen_BTA, matrices)
         if not cfg.expert.bias:
             return y_BTD
+        # Added out here, once: devices that share a hidden layer sum their outputs.
         bias_XD = matrices["down"]["bias"]
         weights_BTA = weights_BTA.astype(x_BTD.dtype)
         bias_BTAD = bias_XD.at[chosen_BTA].get(mode="clip")
@@ -521,8 +525,11 @@ def _exchange_tokens(
     counts_PP = goes_PLP.sum(axis=1, dtype=jnp.int32)
 
     goes_PL = goes_PLP[me].T
+    # A token goes at most once to each device. What is left is filled with token 0, which is not
+    # sent, and for which zeros come back.
     (sent_M,) = jnp.nonzero(goes_PL.reshape(-1), size=tokens * min(copies, devices))
     token_M = sent_M % tokens
+    # Filled with a row behind the last, which reads weight zero and an expert that does not exist.
     (read_G,) = jnp.nonzero(goes_GP[:, me], size=len(chosen_GA), fill_value=len(chosen_GA))
     x_GD = exchange(x_LD[token_M], counts_PP, len(chosen_GA), axis, sharding)
     weights_GA = weights_GA.at[read_G].get(mode="fill", fill_value=0)

@@ -189,6 +189,7 @@ def _layout(length: int, block: int, *, scores_per_block: int) -> _Layout:
     blocks = -(-length // block)
     parts = min(-(-blocks * scores_per_block // MOST_SCORES), blocks)
     blocks_per_part = -(-blocks // parts)
+    # Counted again: 5 blocks in 4 parts are 2 a part, which fill only 3.
     return _Layout(length, block, blocks_per_part, -(-blocks // blocks_per_part))
 
 

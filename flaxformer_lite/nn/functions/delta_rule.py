@@ -13,6 +13,7 @@ et al. 2024 (arXiv:2406.06484), section 3, for the chunks.
 import jax
 import jax.numpy as jnp
 
+# As transformers has it; the result does not depend on it.
 CHUNK = 64
 
 
@@ -82,6 +83,8 @@ def gated_delta_rule(
     system_YBNTS = jnp.einsum("ybnth,ybnsh->ybnts", k_YBNTH, k_YBNTH)
     system_YBNTS = system_YBNTS * decay_YBNTS * rate_YBNT[..., None]
     sides = jnp.concatenate([v_YBNTF, k_YBNTH * decay_of_state_YBNT[..., None]], axis=-1)
+    # The matrix of the system is one plus what is below the diagonal, so its own diagonal is not
+    # read.
     solved = jax.scipy.linalg.solve_triangular(
         system_YBNTS, sides * rate_YBNT[..., None], lower=True, unit_diagonal=True
     )
@@ -111,6 +114,7 @@ def gated_delta_rule(
 
 def _exp(log: jax.Array, kept: jax.Array) -> jax.Array:
     """Computes exp(log) where kept, else 0; logs that are not kept may overflow."""
+    # Twice, as the gradient of an overflowing exp would be NaN even where it is not kept.
     return jnp.where(kept, jnp.exp(jnp.where(kept, log, 0.0)), 0.0)
 
 

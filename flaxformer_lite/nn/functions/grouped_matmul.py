@@ -102,6 +102,7 @@ def _outer_products(x_LI: jax.Array, y_LO: jax.Array, sizes_X: jax.Array) -> jax
 
 def _megablox(x_LI: jax.Array, y_LO: jax.Array, sizes_X: jax.Array) -> jax.Array:
     """Computes `_outer_products` by the megablox kernel; padded rows are of no group."""
+    # Imported here, as only TPUs need it.
     from jax.experimental.pallas.ops.tpu.megablox.gmm import tgmm
 
     extra = -len(x_LI) % LANES
@@ -124,6 +125,7 @@ def _blocks(rows: int, sizes_X: jax.Array) -> tuple[jax.Array, jax.Array, int]:
     block = 8
     while block < LARGEST_BLOCK and block * groups < rows:
         block *= 2
+    # Each group adds at most one block that is partly filled.
     count = rows // block + min(groups, rows)
     padded_X = -(-sizes_X // block) * block
     first_row_X = jnp.cumsum(sizes_X) - sizes_X

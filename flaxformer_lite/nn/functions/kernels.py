@@ -83,6 +83,7 @@ def squared_distances(q_BTNH: jax.Array, k_BSKH: jax.Array, /) -> jax.Array:
     q_BNT1 = jnp.einsum("BTNH,BTNH->BNT", q_BTNH, q_BTNH)[..., None]
     k_BKS = jnp.einsum("BSKH,BSKH->BKS", k_BSKH, k_BSKH)
     k_BN1S = jnp.repeat(k_BKS, q_BTNH.shape[2] // k_BSKH.shape[2], axis=1)[:, :, None, :]
+    # Rounding may leave the distance of equal vectors slightly negative.
     return jnp.maximum(q_BNT1 + k_BN1S - 2 * dot_products(q_BTNH, k_BSKH), 0)
 
 

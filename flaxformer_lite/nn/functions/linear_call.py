@@ -109,6 +109,7 @@ def _jvp(
     evaluate = functools.partial(_evaluate, call=call, out=out, mapped=mapped)
     residuals, _ = call.split(primals)
     d_residuals, d_inputs = call.split(tangents)
+    # The usual case: the function is linear in its inputs, so the tangent is the same call.
     if all(isinstance(d, ad.Zero) for d in d_residuals):
         d_inputs = [ad.instantiate_zeros(d) for d in d_inputs]
         return bind(*primals), bind(*residuals, *d_inputs)

@@ -295,6 +295,7 @@ def _sums(
     # Negative labels are moved behind the vocabulary, as a lookup would count them from its end.
     labels = jnp.where(labels < 0, logits.shape[-1], labels)
     labels = jnp.where(weights == 0, 0, labels)
+    # The maximum only keeps exp from overflowing; its gradient cancels.
     top = jax.lax.stop_gradient(logits.max(axis=-1))
     if compares_labels(options.sharding):
         label_logit = top + _select_by_comparison(logits - top[..., None], labels)
@@ -313,6 +314,7 @@ def _sums(
         summed_axes = tuple(range(1, nll.ndim))
     nll_sum = (weights * nll).sum(axis=summed_axes)
     loss_sum = (weights * loss).sum()
+    # Not by argmax, which is slow on a CPU (sampling.likeliest).
     correct_sum = jnp.where(label_logit >= top, weights, 0).sum()
     if soft is None:
         return loss_sum, nll_sum, correct_sum
@@ -381,6 +383,7 @@ def _fused_forward(
 
     The backward pass only scales these gradients, so no logits are kept for it.
     """
+    # Cast before the loop, once for all chunks.
     kernel_VD = projection.kernel_VD.astype(projection.x.dtype)
 
     def loss(
@@ -402,6 +405,8 @@ def _fused_forward(
         if d_kernel_VD is not None:
             x = compute_after_sum(d_kernel_VD, x, projection.sharding)
         dots = projection.dot(x, kernel_VD, (-1, 1))
+        # With respect to the bare products: the two products of the chain rule follow by hand, so
+        # that no chunk's logits outlive it.
         gradient_of_loss = jax.grad(loss, argnums=(0, 1), has_aux=True)
         tokens = (labels[..., part], weights[..., part], _soft_part(soft, part, x))
         (d_dots, d_bias_V), sums = gradient_of_loss(dots, projection.bias_V, *tokens)
@@ -414,6 +419,7 @@ def _fused_forward(
     gradient = dataclasses.replace(
         projection, x=jnp.concatenate(d_x, axis=-2), kernel_VD=d_kernel_VD, bias_V=d_bias_V
     )
+    # custom_vjp wants each gradient in the dtype of its primal.
     return sums, jax.tree.map(lambda g, p: g.astype(p.dtype), gradient, projection)
 
 

@@ -118,6 +118,7 @@ class Columns(Mask):
     name: str = field(metadata={"static": True})
 
     def allows(self, q_index_T: jax.Array, k_index_S: jax.Array, /) -> jax.Array:
+        # Clip, as `Mask.__call__` hides the negative columns that this lookup must survive.
         keep_B1S = jnp.take(self.keep_BS, k_index_S, axis=1, mode="clip")[:, None, :]
         return jnp.broadcast_to(keep_B1S, (keep_B1S.shape[0], *q_index_T.shape, *k_index_S.shape))
 

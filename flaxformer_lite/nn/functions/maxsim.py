@@ -44,6 +44,7 @@ def maxsim(
             "QTD,CSD->QTCS",
             query_QTD.astype(jnp.float32),
             document_CSD.astype(jnp.float32),
+            # As in pooling.py.
             precision=jax.lax.Precision.HIGHEST,
         )
         kept_QTCS = jnp.where(real_CS[None, None], similar_QTCS, EMPTY)

@@ -39,6 +39,7 @@ def pool(
             pooled.append(jnp.where(jnp.isfinite(largest_BD), largest_BD, 0.0))
             continue
         weight_BT = _weights(way, keep_BT, place_BT, skip)
+        # Highest, or a TPU would multiply float32 in bfloat16.
         total_BD = jnp.einsum("BTD,BT->BD", x_BTD, weight_BT, precision=jax.lax.Precision.HIGHEST)
         if way == "mean_sqrt":
             total_BD /= jnp.sqrt(_count(weight_BT))

@@ -86,6 +86,7 @@ def to_codes(
     is_integer = jnp.issubdtype(dtype, jnp.integer)
     largest = INT8 if is_integer else float(jnp.finfo(dtype).max)
     top = jnp.max(jnp.abs(x), axis=axes, keepdims=True).astype(jnp.float32)
+    # Zeros have scale 1, as 0 / 0 would be NaN.
     scale = jnp.where(top == 0, 1.0, top / largest)
     codes = x.astype(jnp.float32) / scale
     if is_integer:
@@ -93,6 +94,8 @@ def to_codes(
             codes = jnp.round(codes)
         else:
             codes = jnp.floor(codes + noise)
+    # x / scale may exceed the largest code by a rounding error, and a cast to fp8 would make NaN of
+    # it.
     return jnp.clip(codes, -largest, largest).astype(dtype), scale
 
 
@@ -147,6 +150,7 @@ def _backward(
         d_kernel = jax.lax.dot_general(
             x, d_y, ((axes, axes), ((), ())), preferred_element_type=kernel.dtype
         )
+    # custom_vjp wants a gradient of every array, also of one that is only drawn.
     d_noise = None if noise is None else jnp.zeros_like(noise)
     return d_x, d_kernel, d_noise
 
@@ -220,8 +224,10 @@ def quantize(kernel: jax.Array, ins: int, scheme: str) -> tuple[jax.Array, jax.A
     scale = jnp.where(top == 0, 1.0, top / INT4 if scheme == "int4" else top)
     values = (groups / scale).reshape(kernel.shape)
     if scheme == "int4":
+        # Shifted to 0..14, as two codes share an unsigned byte.
         codes = jnp.round(values) + INT4
     else:
+        # The nearest code is found among the midpoints of neighbors.
         codes = jnp.searchsorted(jnp.asarray((NF4[1:] + NF4[:-1]) / 2), values)
     pairs = _split(codes.astype(jnp.uint8), axis, 2)
     low = jax.lax.index_in_dim(pairs, 0, ins, keepdims=False)
@@ -251,6 +257,8 @@ def dequantize(codes: jax.Array, scale: jax.Array, scheme: str) -> jax.Array:
     if scheme == "int8":
         return codes.astype(jnp.float32) * scale
     pairs = zip(codes.shape, scale.shape, strict=True)
+    # A byte has two numbers and a group at least four, so codes and scales differ on this axis
+    # alone.
     axis = next(i for i, (bytes_, groups) in enumerate(pairs) if bytes_ != groups)
     halves = jnp.stack([codes & jnp.uint8(15), codes >> jnp.uint8(4)], axis=axis + 1)
     shape = codes.shape[:axis] + (2 * codes.shape[axis],) + codes.shape[axis + 1 :]

@@ -47,6 +47,7 @@ def phase(
             f"positions {jnp.shape(positions_BT)}, frequencies {jnp.shape(frequencies_P)}: must be"
             " [batch or 1, length] and [pairs]."
         )
+    # In float32, as bfloat16 has no odd numbers above 256 to hold positions.
     angles_BTP = (
         positions_BT[:, :, None].astype(jnp.float32)
         * jnp.asarray(frequencies_P, jnp.float32)[None, None, :]

@@ -46,6 +46,7 @@ def route_tokens(
     experts = logits_X.shape[-1]
     if not 1 <= count <= experts:
         raise ValueError(f"count={count}: must be in 1..{experts}, the number of experts.")
+    # In bfloat16, close scores of two experts would become ties.
     logits_X = logits_X.astype(jnp.float32)
     match score:
         case "softmax":
@@ -112,11 +113,13 @@ def within_capacity(
     (arXiv:2101.03961), section 2.2.
     """
     if priority_L is not None:
+        # Stable, so that tokens of equal priority keep their order.
         order_L = jnp.argsort(-priority_L, stable=True)
         sorted_keep_L = None if keep_L is None else keep_L[order_L]
         fits_LA = within_capacity(chosen_LA[order_L], experts, capacity, keep_L=sorted_keep_L)
         return fits_LA[jnp.argsort(order_L)]
     tokens, copies = chosen_LA.shape
+    # Transposed, so that all first choices come before all second ones.
     chosen_S = chosen_LA.T.reshape(-1)
     is_of_SX = chosen_S[:, None] == jnp.arange(experts)[None]
     if keep_L is not None:
@@ -248,4 +251,5 @@ def _mean(values: jax.Array, keep_L: jax.Array | None) -> jax.Array:
         return values.mean(axis=0)
     weight_L = keep_L.astype(values.dtype)
     total = jnp.tensordot(weight_L, values, axes=1)
+    # A batch of nothing but padding has loss zero.
     return total / jnp.maximum(weight_L.sum(), 1.0)

@@ -106,6 +106,7 @@ def no_repeat_ngram(
     first_1W = jnp.arange(windows, dtype=jnp.int32)[None]
     length = jnp.reshape(length, (-1, 1))
     repeats_BW = (first_1W >= start_B[:, None]) & (first_1W + n - 1 < length)
+    # A row shorter than n has no n-gram to repeat, and `repeats` is false for it.
     tail = jnp.maximum(length - n + 1, 0)
     for j in range(n - 1):
         last_B1 = jnp.take_along_axis(tokens_BT, tail + j, axis=1)
@@ -145,6 +146,7 @@ def likeliest(logits_BV: jax.Array) -> jax.Array:
     """
     highest_B1 = jnp.max(logits_BV, axis=-1, keepdims=True)
     index_1V = jnp.arange(logits_BV.shape[-1], dtype=jnp.int32)[None]
+    # V - 1 and not V: a row of NaN equals its maximum nowhere, and must still give a token.
     return jnp.min(jnp.where(logits_BV == highest_B1, index_1V, logits_BV.shape[-1] - 1), axis=-1)
 
 
@@ -216,6 +218,7 @@ def _from_the_top(
         low_B = jnp.where(above_B < limit, low_B, middle_B)
         return low_B, jnp.where(above_B < limit, middle_B, high_B)
 
+    # The first bound is excluded and the second is not, so the search begins one below the least.
     _, last_B = jax.lax.fori_loop(0, 32, halve, (least_B - 1, _ordinal(logits_BV.max(axis=-1))))
     last_B = jnp.maximum(last_B, least_B)  # a limit above the total weight keeps everything
     return jnp.where(logits_BV >= _float(last_B)[:, None], logits_BV, -jnp.inf)
@@ -250,6 +253,7 @@ def _first_above(cumulative_BT: jax.Array, at_B1: jax.Array) -> jax.Array:
 def _marked(shape: tuple[int, ...], tokens_BT: jax.Array, where_BT: jax.Array) -> jax.Array:
     """Marks tokens, bool [B, V]: True for those in the columns selected by `where_BT`."""
     B, V = shape
+    # Columns that are not selected get the id V, which the scatter drops.
     rows_B1 = jnp.arange(B, dtype=jnp.int32)[:, None]
     return (
         jnp.zeros(shape, bool).at[rows_B1, jnp.where(where_BT, tokens_BT, V)].set(True, mode="drop")

@@ -30,10 +30,12 @@ MLP = "mlp"  # the inputs of the activation, and of its gate
 
 SLICES = 4  # slices of a sum of products
 SMALL = 2**14  # size of a small array
+# The parity constant of the key schedule of Skein, which JAX's Threefry has, too.
 THREEFRY_PARITY = np.uint32(0x1BD11BDA)
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))  # bits, in alternating groups of four rounds
 
 # Kinds of devices.
+# JAX calls a v5p "TPU v5", and a v5e "TPU v5 lite".
 V5P = ("TPU v5", "TPU v5p")
 V5E = ("TPU v5 lite", "TPU v5e")
 BEFORE_V5 = ("TPU v2", "TPU v3", "TPU v4")
@@ -469,6 +471,8 @@ def bernoulli(
 
     Reference: Salmon et al. 2011, Parallel Random Numbers: As Easy as 1, 2, 3, section 4.
     """
+    # The formula below has JAX's default numbers only: another generator, layout of counters or
+    # precision draws others, and from 2^32 numbers on JAX counts in two words.
     is_jax_default = (
         str(jax.random.key_impl(key)) == "threefry2x32"
         and jax.threefry_partitionable.value

@@ -501,6 +501,7 @@ class Attention(ContextLayer):
             mask = masks.both(masks.causal(), mask, q_index_T, k_index_S)
         if not window:
             return mask
+        # Without a causal order, a window reaches equally far to both sides.
         ahead = 0 if self.causal else window - 1
         near = masks.window(window - 1, ahead)
         return masks.both(mask, near, q_index_T, k_index_S)

@@ -170,6 +170,7 @@ def block_sparse(
         return jnp.concatenate([x[:, :block], x[:, -block:]], axis=1)
 
     q_BTNH, k_BTKH, v_BTKH, kept_BT = map(padded, (q_BTNH, k_BTKH, v_BTKH, kept_BT))
+    # To see a key r more times is to add log(1 + r) to its logit.
     again_S = jnp.where(jnp.arange(2 * block) < block, math.log1p(random_blocks), 0.0)
     kept_B1S = ends(kept_BT)[:, None]
 
@@ -179,6 +180,7 @@ def block_sparse(
 
     ids_BT = kept_BT.astype(jnp.int32)
     column_1T = jnp.arange(kept_BT.shape[1])[None]
+    # The first and the last block are among the shared keys: as neighbors they would count twice.
     inner_1T = (column_1T >= block) & (column_1T < kept_BT.shape[1] - block)
     out_BTNH = block_local.attend_blocks(
         q_BTNH,
@@ -192,6 +194,7 @@ def block_sparse(
         shared=block_local.Shared(ends(k_BTKH), ends(v_BTKH), ids_BT, logits),
         dropout=dropout,
     )
+    # The rows of both ends see everything; what was computed for them above is dropped.
     scores_BNTS = kernels.dot_products(ends(q_BTNH), k_BTKH) * scale
     if softcap:
         scores_BNTS = softcap * jnp.tanh(scores_BNTS / softcap)

@@ -252,6 +252,7 @@ class LatentAttention(Attention):
         by_position_BNTS = self.scale_of(content_BTNH) * jnp.einsum(
             "BTNH,BSH->BNTS", turning_BTNH, turning_BSH, preferred_element_type=jnp.float32
         )
+        # The place of the bias is free, as the record refuses encodings that have one.
         args = dataclasses.replace(args, bias=by_position_BNTS)
         c_BS1E = c_BSE[:, :, None]
         out_BTNE = self.attend(q_BTNE, c_BS1E, c_BS1E, args)

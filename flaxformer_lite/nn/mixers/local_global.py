@@ -177,6 +177,8 @@ class LocalGlobal(Attention):
         count = max(1, length // self.record.global_block)
         target_BT = jnp.where(sums.own_BT < 0, count, sums.own_BT)
         rows_B1 = jnp.arange(batch)[:, None]
+        # Added in float32, so that a sum is rounded only once; tokens of no sum have a number
+        # behind the last, which the scatter drops.
         zeros_BSD = jnp.zeros((batch, count, width), jnp.float32)
         sums_BSD = zeros_BSD.at[rows_B1, target_BT].add(x_BTD.astype(jnp.float32), mode="drop")
         return sums_BSD.astype(x_BTD.dtype)
@@ -206,7 +208,9 @@ class LocalGlobal(Attention):
         shared = None
         if logits is not None:
             shared = block_local.Shared(k_BSKH[:, length:], v_BSKH[:, length:], sums, logits)
+        # The smallest block whose neighbors on both sides reach as far as the radius.
         block = self.record.radius + 1
+        # The middle of three blocks, as only distances count.
         row_T = jnp.arange(block, 2 * block, dtype=jnp.int32)
         return block_local.attend_blocks(
             q_BTNH,

@@ -127,6 +127,7 @@ class RecurrentAttention(ContextLayer):
                 gates_BZU, visible_BS = token
                 seen_B1S = None if visible_BS is None else visible_BS[:, None]
                 found_BD = attend(state[0][:, None], seen_B1S)[:, 0]
+                # The context is in the state only so that `output` can return it.
                 return *step(state[:-1], gates_BZU + recurrent(found_BD, kernel_DZU)), found_BD
 
             both, state = scan_cell(

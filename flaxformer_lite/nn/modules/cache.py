@@ -180,6 +180,8 @@ def init_stack_cache(
 
     def stack(x: Array) -> Array:
         shape = (cfg.num_layers // len(kinds), *x.shape)
+        # The numpy zero of an empty cache stays numpy, as under jit a jnp one could not be known to
+        # be zero.
         numpy = np if isinstance(x, np.ndarray) else jnp
         return numpy.broadcast_to(x[None], shape)
 
@@ -194,6 +196,7 @@ def length_of(cache: Cache | MixerCache) -> jax.Array:
     layer = jax.tree.leaves(cache, is_leaf=_is_layer)[0]
     if layer.length.ndim == 0:
         return layer.length
+    # A scan stacks the lengths of its layers, which are all the same.
     return layer.length[0]
 
 
@@ -330,6 +333,7 @@ def repeat_rows(cache: Tree, times: int, axis: int) -> Tree:
                 if x is not None:
                     arrays[name] = jnp.expand_dims(x, axis)
             kept = kept.replace(**arrays)
+        # The length has no batch axis to repeat.
         repeated = jax.tree.map(
             lambda x: jnp.repeat(x, times, axis=axis), kept.replace(length=None)
         )

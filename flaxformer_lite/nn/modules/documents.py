@@ -80,6 +80,7 @@ def with_documents(context: Context, x_BTD: jax.Array, *, causal: bool) -> Conte
     if ids_BS is None:
         return context.replace(keep_BT=keep_BT)
     real_BT = of_call(ids_BS) != 0
+    # Over all slots, not the call's tokens: the one before its first is from an earlier call.
     before_BS = jnp.pad(ids_BS, ((0, 0), (1, 0)))[:, :-1]
     starts_BT = of_call(ids_BS != before_BS) & real_BT
     if keep_BT is not None:

@@ -31,12 +31,15 @@ def make_initializer(
       gain: factor on the stddev, for `fan_in` only.
     """
     if cfg.kind == "xavier":
+        # Glorot and Bengio 2010, equation 16.
         limit = math.sqrt(6 / (fan_in + fan_out))
         return lambda key, shape, dtype: jax.random.uniform(key, shape, dtype, -limit, limit)
     if cfg.kind == "fan_in":
         return nn.initializers.normal(gain * fan_in**-0.5)
     shrink = 1.0
     if residual and cfg.kind == "normal_residual":
+        # GPT-2 (Radford et al. 2019, section 2.3); each layer adds two branches to the residual
+        # stream.
         shrink = (2 * cfg.layers) ** -0.5
     return nn.initializers.normal(cfg.stddev * shrink * cfg.width_ratio**-0.5)
 
@@ -102,6 +105,7 @@ class Einsum(nn.Module):
             adapter = None
         is_quantized = run.quantize != "none" and is_in_layer and not is_trained_whole
         is_rounded = run.matmul != "float" and is_in_layer
+        # Only the plain product can compute its inputs again; the others read x more than once.
         if prepare is not None and (adapter is not None or is_quantized or is_rounded):
             x = prepare(x)
             prepare = None

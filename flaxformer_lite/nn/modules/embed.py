@@ -121,6 +121,8 @@ class EmbedInputs(nn.Module):
             placed_BTE = cfg.position.embed(known, x_BTE, position_ids_BT)
             if cfg.frozen_position is not None:
                 frozen_BT1 = (position_ids_BT == cfg.frozen_position)[..., None]
+                # Looked up twice, as only the table must miss the gradient, and not x, to which it
+                # is added.
                 still_BTE = cfg.position.embed(jax.lax.stop_gradient(known), x_BTE, position_ids_BT)
                 placed_BTE = jnp.where(frozen_BT1, still_BTE, placed_BTE)
             x_BTE = placed_BTE

@@ -131,8 +131,10 @@ def append(
         first = index + length - capacity
         return jnp.roll(new_BKTH[..., length - capacity :, :], shift=first % capacity, axis=-2)
     if length > 1 and rolls and not isinstance(index, int):
+        # The slots may wrap around, which a slice cannot.
         slots_T = (index + jnp.arange(length, dtype=jnp.int32)) % capacity
         return cache_BKSH.at[..., slots_T, :].set(new_BKTH)
+    # Modulo, as a slot behind the last would be clamped to it.
     return jax.lax.dynamic_update_slice_in_dim(
         cache_BKSH, new_BKTH, index % capacity, axis=cache_BKSH.ndim - 2
     )

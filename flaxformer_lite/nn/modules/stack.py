@@ -144,6 +144,8 @@ class Stack(nn.Module):
         def tables(
             encoding: Encoding, role: str = "", **sizes: Unpack[TableSizes]
         ) -> dict[str, jax.Array]:
+            # The first encoding keeps the bare name, so that parameters are named alike in stacks
+            # of one kind of layer and of several.
             new_name = "position"
             if names:
                 new_name = f"position_{len(names)}"
@@ -158,6 +160,8 @@ class Stack(nn.Module):
         made: dict[tuple[MixerConfig | None, ...], Context] = {}
         for layer in self.cfg.pattern:
             mixers = (layer.beside, layer.mixer)
+            # Layers of equal mixers share one context, so that their masks and tables are computed
+            # once.
             if mixers in made:
                 continue
             prepared = context
@@ -203,6 +207,8 @@ class Stack(nn.Module):
         remat = self.execution.remat
         group = Group
         if remat != "none":
+            # The loop of the scan already keeps XLA from merging the recomputation with the forward
+            # pass.
             group = nn.remat(Group, policy=POLICIES[remat], prevent_cse=False)
         layers = nn.scan(
             group,

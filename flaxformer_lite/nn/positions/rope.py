@@ -212,6 +212,7 @@ class Rope(Encoding):
         return self._mscale(1.0)
 
     def _mscale(self, weight: float) -> float:
+        # YaRN's fit of the temperature (section 3.4).
         return 0.1 * weight * math.log(self.factor) + 1
 
     def _yarn_ramp(self, d: int) -> np.ndarray:
@@ -226,6 +227,7 @@ class Rope(Encoding):
             high = math.ceil(high)
         low = max(low, 0)
         high = min(high, d - 1)
+        # 1e-3 as in YaRN's own code, against a division by zero.
         return (np.arange(d // 2) - low) / (high - low or 1e-3)
 
     def _pair_that_turns(self, turns: float, d: int) -> float:

@@ -90,6 +90,7 @@ def _bucket_of_distance(num_buckets: int, max_distance: int) -> jax.Array:
     """
     exact = num_buckets // 2
     distance = np.arange(max_distance + 1)
+    # In float32, as in the code that the published weights were trained with.
     logs = np.log(np.maximum(distance, 1).astype(np.float32) / np.float32(exact))
     coarse = exact + (
         logs / np.float32(np.log(max_distance / exact)) * (num_buckets - exact)

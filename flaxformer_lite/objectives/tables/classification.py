@@ -148,6 +148,7 @@ class Classification(Labelled):
         for i, row in enumerate(rows):
             for value in self.labels_in(row, i):
                 name = value if isinstance(value, (str, int, float)) else str(value)
+                # With its type, as 1, 1.0 and True are the same key.
                 counts[type(value), name] += 1
         values = [value for _, value in counts]
         found = [(value, count) for (_, value), count in counts.items()]
@@ -189,6 +190,7 @@ class Classification(Labelled):
     @classmethod
     def of_published(cls, published: Json, labels: tuple[str, ...]) -> Self:
         problem = published.get("problem_type")
+        # As in transformers, where num_labels=1 without a problem_type is a regression.
         if not problem and len(labels) == 1:
             problem = PROBLEMS["number"]
         kind = next((kind for kind, named in PROBLEMS.items() if named == problem), "single")

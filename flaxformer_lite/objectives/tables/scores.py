@@ -51,6 +51,7 @@ def single_label(predicted: np.ndarray, true: np.ndarray, *, classes: int) -> di
     true_C = counts_CC.sum(axis=1)
     f1_C = class_scores(hits_C, predicted_C, true_C).f1
     f1 = f1_C[1] if classes == 2 else f1_C[predicted_C + true_C > 0].mean()
+    # A float, as its fourth power, below, exceeds int64 from 55,109 rows on.
     count = float(len(true))
     covariance = hits_C.sum() * count - predicted_C @ true_C
     spread = (count**2 - predicted_C @ predicted_C) * (count**2 - true_C @ true_C)

@@ -105,6 +105,7 @@ class Tagging(Labelled):
         counts: collections.Counter[tuple[type, str | int]] = collections.Counter()
         for i, row in enumerate(rows):
             for value in self.labels_in(row, i):
+                # With its type, as 1 and True are the same key.
                 counts[type(value), value] += 1
         found = [(value, count) for (_, value), count in counts.items()]
         if not found:

@@ -332,6 +332,7 @@ def fold(label: str) -> str:
 
 @functools.cache
 def _folded(labels: tuple[str, ...]) -> dict[str, int]:
+    # In reverse, so that of labels that fold alike the first one counts.
     return {fold(label): index for index, label in reversed(list(enumerate(labels)))}
 
 
@@ -358,6 +359,7 @@ def names_of(
     if labels <= set(known):
         return known
     are_integers = all(map(WHOLE.fullmatch, labels))
+    # As numbers, so that 10 comes after 9.
     return tuple(sorted(labels, key=int if are_integers else None))
 
 
@@ -419,6 +421,7 @@ def number_of(row: Row, role: str, number: int) -> np.float32:
         value = float(row[role])
     except (TypeError, ValueError, OverflowError):
         value = math.nan
+    # Not `>`, which would let NaN pass.
     if not abs(value) <= FLOAT32:
         raise ConfigError(
             f"row {number + 1}: {role}={str(row[role])[:40]!r} is not a number of float32;"

@@ -87,6 +87,7 @@ class Denoising(TextObjective):
                 f" {sentinels} sentinels; {self.fewer_spans}."
             )
         plan = cut_documents(offsets, capacity, SHORTEST, shift)
+        # No piece has 0 or 1 tokens; their rows are there so that a length is an index.
         sizes = np.asarray([(0, 0), (0, 0), *map(self.corrupted, range(SHORTEST, capacity + 1))])
         return share_rows(plan, sizes[plan.length], (length, target_length))
 

@@ -167,6 +167,7 @@ class MaskedLm(TextObjective):
             return second, first, label
         if label:
             other = records.other_piece(index, rng, len(second) + 1)
+            # From 1 on, as the second part that it replaces never begins a piece either.
             start = int(rng.integers(1, max(len(other) - len(second), 1) + 1))
             second = other[start : start + len(second)]
         return first, second, label

@@ -145,6 +145,7 @@ class ReplacedTokens(Objective):
         real = targets["weights"] > 0
         ids = masked.copy()
         ids[inputs["masked_positions"][real]] = targets["labels"][real]
+        # Drawn after the masks, which so are those of masked_lm for the same row.
         uniforms = rng.random(len(real), np.float32)
         return {
             "inputs": inputs | {"input_ids": ids, "masked_ids": masked, "uniforms": uniforms},
@@ -219,6 +220,7 @@ def draw(projection: DeferredLogits, uniforms_BM: jax.Array, /) -> jax.Array:
         mass_BMV = jnp.cumsum(
             jax.nn.softmax(dataclasses.replace(projection, x=x_BMD).logits()), axis=-1
         )
+        # Times the last sum, which rounding keeps from being exactly one.
         below_BM = (mass_BMV <= uniforms_BM[..., None] * mass_BMV[..., -1:]).sum(
             -1, dtype=jnp.int32
         )

@@ -139,6 +139,7 @@ class WordWindows(Objective):
         held_out = label_counts(data, "eval")[noise > 0]
         noise = noise[noise > 0]
         share = held_out / held_out.sum()
+        # One more of each word, as the log of a count of 0 is minus infinity.
         score = np.log(counts + 1) - np.log((counts + 1).sum()) - np.log(self.negatives * noise)
         true = share @ np.logaddexp(0, -score)
         false = (noise * (1 - share)) @ np.logaddexp(0, score)
@@ -163,6 +164,7 @@ def _chances(
             "data.tokenizer: the text has no word of its vocabulary; use another or lower"
             " min_count."
         )
+    # Not zero, as `stays` divides by it.
     share = np.maximum(counts / counts.sum(), np.finfo(float).tiny)
     stays = np.zeros(len(counts))
     stays[ordinary] = np.minimum(1, np.sqrt(subsample / share[ordinary])) if subsample else 1

@@ -52,6 +52,7 @@ class Evaluation(Callback):
         if self._is_first:
             params = state.params
             if step:
+                # Before the first step, the average is still zeros.
                 params = evaluated_params(state)
             self._evaluate(params, step)
 

@@ -38,6 +38,8 @@ class Saving(Callback):
 
     def act(self, step: int, state: TrainState) -> None:
         with self._reporting.working("checkpoint", "checkpoint"):
+            # Processes meet in each save, so that only one may be under way; and the record refers
+            # to the best weights, which must be on disk before it.
             self._selection.wait()
             saved = self._experiment.program.saved(state)
             self._checkpoints.save(step, saved, self._meta(step))

@@ -56,6 +56,7 @@ class Spikes(Callback):
             is_noted = bool(is_spike(np.asarray(self._losses), values["loss"], SIGMAS))
         if is_noted:
             self._report(step, values, is_skipped)
+        # As in training/spikes.py, later losses are not compared with a skipped one.
         if not is_skipped:
             self._losses.append(values["loss"])
         if self._skipped == IN_A_ROW:

@@ -60,6 +60,7 @@ class Tracking(Callback):
         for key, value in record.items():
             if key not in ("step", "split"):
                 values[f"{record['split']}/{key}"] = value
+        # A copy, as `_optional` removes a tracker that fails.
         for name, tracker in list(self._open.items()):
             with self._optional(name):
                 tracker.add(record["step"], values)

@@ -194,6 +194,7 @@ def _begun(
     try:
         stored = workdir.read_config(Path(run), allow_plugins=allowed)
     except PluginError:
+        # A ConfigError too, but of a file that is whole: it names a plug-in that is not allowed.
         raise
     except ConfigError:  # damaged; the next start writes it again
         return None

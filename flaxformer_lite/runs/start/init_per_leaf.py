@@ -47,6 +47,7 @@ def init_per_leaf(create: ClosedJaxpr, shardings: Any, compiler_options: dict | 
     alike = collections.defaultdict(list)
     made = dict[int, jax.Array]()
     for part in _parts(create):
+        # Variables are printed by their order, so that equal programs have equal texts.
         alike[str(part.program), *(shardings[i] for i in part.leaves)].append(part)
     with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:  # XLA compiles without the GIL
         programs = list(pool.map(compile_alike, alike.values()))

@@ -62,6 +62,7 @@ def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState]
         for path, leaf in flatten_dict(stored).items():
             goal = target[path]
             params[path] = jax.make_array_from_callback(goal.shape, goal.sharding, leaf.read)
+        # After the weights are in: some adapters begin with factors that are computed from them.
         if cfg.adapter and model.cfg.adapter is None:
             begin = functools.partial(initial_factors, cfg.adapter)
             shardings = {path: target[path].sharding for path in jax.eval_shape(begin, params)}

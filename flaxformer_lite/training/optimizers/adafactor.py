@@ -9,6 +9,7 @@ def make(_: OptimizerConfig) -> optax.GradientTransformation:
     """Builds the direction, whose size is relative to that of the parameter."""
     return optax.chain(
         optax.scale_by_factored_rms(),
+        # The threshold d that the paper proposes (algorithm 6).
         optax.clip_by_block_rms(1.0),
         optax.scale_by_param_block_rms(),
     )

@@ -83,6 +83,7 @@ def wrap(
         def copy(p: jax.Array, is_frozen: bool) -> jax.Array | optax.MaskedNode:
             if is_frozen:
                 return optax.MaskedNode()
+            # A copy, as a step donates its state, and two of its leaves must not share a buffer.
             return jnp.array(p, jnp.float32, copy=True)
 
         off = frozen(params)

@@ -71,6 +71,7 @@ def spread(attend: Callable) -> Callable:
             for q_part, rows in zip(parts, _exchange(jnp.split(rows_T, halves), ring), strict=True):
                 key = dropout_key
                 if key is not None:
+                    # By the first row, so that no two parts of the sequence draw the same numbers.
                     key = jax.random.fold_in(key, rows[0])
                 local_args = dataclasses.replace(
                     args,

@@ -292,6 +292,7 @@ def _forward(
     start = blockwise.no_columns(q_BTNH, local_part.v_BSKH, plan.blocks.q_block, sinks_N)
     states = jax.tree.map(lambda x: jnp.broadcast_to(x, (numbers.size, *x.shape)), start)
     part = _rotate(plan.ring, local_part, plan.route.first)
+    # The last part is computed after the loop, as nobody needs it sent on.
     (states, part), _ = lax.scan(step, (states, part), length=plan.route.parts - 1)
     states = add(states, part)
     out, lse = jax.vmap(functools.partial(blockwise.finish, v_BSKH=local_part.v_BSKH))(states)
@@ -400,10 +401,13 @@ def _block_inputs(
     """Pads a part of the keys to whole blocks, and finds the blocks that this device's rows see."""
     q_block = plan.blocks.q_block
     k_block = plan.blocks.k_block
+    # Rows are repeated: zeros would stretch the last block's range of columns back to the first.
     q_index_T = jnp.pad(rows.rows_T, (0, -rows.rows_T.size % q_block), mode="edge")
     extra = -part.columns_S.size % k_block
+    # A negative column is empty, so that no mask shows it.
     k_index_S = jnp.pad(part.columns_S, (0, extra), constant_values=-1)
     mask = rows.mask
+    # Without a mask nothing would hide the padded columns.
     if mask is None and extra:
         mask = masks.full()
     starts = q_index_T.reshape(-1, q_block)
