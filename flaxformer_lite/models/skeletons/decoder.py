@@ -32,14 +32,15 @@ class DecoderModel(Hinted):
     """A causal language model.
 
     Call it with input_ids [B, T], or inputs_embeds [B, T, E] in place of the token table's vectors,
-    and optionally attention_mask [B, T] (nonzero is kept), position_ids [B, T] (by default counted over kept tokens), token_type_ids [B, T] (GPT-2, GPT-Neo
-    and GPT-J: ids of tokens to add the vectors of), segment_ids [B, T] (packed documents, 0 is
-    padding) and prefix_mask [B, T] (nonzero: visible to all, the prefix of a prefix LM). With a
-    cache (`init_cache`), returned updated in `Output.cache`, the T tokens continue where the last
-    call ended, or at slot cache_index; attention_mask, segment_ids and prefix_mask are then [B, S]
-    over the slots of the cache, at least up to the last slot of this call. Tokens that exceed the
-    cache are refused; if cache_index is traced, the output is NaN instead. For output_attentions
-    and output_hidden_states see `Output`.
+    and optionally attention_mask [B, T] (nonzero is kept), position_ids [B, T] (by default counted
+    over kept tokens), token_type_ids [B, T] (GPT-2, GPT-Neo and GPT-J: ids of tokens to add the
+    vectors of), segment_ids [B, T] (packed documents, 0 is padding) and prefix_mask [B, T]
+    (nonzero: visible to all, the prefix of a prefix LM). With a cache (`init_cache`), returned
+    updated in `Output.cache`, the T tokens continue where the last call ended, or at slot
+    cache_index; attention_mask, segment_ids and prefix_mask are then [B, S] over the slots of the
+    cache, at least up to the last slot of this call. Tokens that exceed the cache are refused; if
+    cache_index is traced, the output is NaN instead. For output_attentions and
+    output_hidden_states see `Output`.
     """
 
     skeleton: ClassVar[str] = "decoder"

@@ -30,10 +30,11 @@ class EncoderModel(Hinted):
     Families set class variables where their heads differ. Attention is bidirectional, except with
     the head `causal_lm`, a decoder without a cache that predicts the next token. Call it with
     input_ids [B, T] (multiple choice: [B, C, T]), or inputs_embeds [B, T, E] in place of the token
-    table's vectors, and optionally attention_mask [B, T] (nonzero is kept), token_type_ids [B, T], position_ids [B, T], segment_ids [B, T] (packed documents, 0 is
-    padding), packing (instead of segment_ids: the rows in which the tokens of all examples are
-    computed, see `PackedRows`) and masked_positions [B, M] (the masked-LM head then computes only
-    these). For output_attentions and output_hidden_states see `Output`.
+    table's vectors, and optionally attention_mask [B, T] (nonzero is kept), token_type_ids [B, T],
+    position_ids [B, T], segment_ids [B, T] (packed documents, 0 is padding), packing (instead of
+    segment_ids: the rows in which the tokens of all examples are computed, see `PackedRows`) and
+    masked_positions [B, M] (the masked-LM head then computes only these). For output_attentions and
+    output_hidden_states see `Output`.
     """
 
     skeleton: ClassVar[str] = "encoder"

@@ -37,10 +37,10 @@ class EncoderDecoderModel(Hinted):
     Call it with input_ids [B, S], decoder_input_ids [B, T] and optionally attention_mask [B, S],
     decoder_attention_mask [B, T], segment_ids [B, S] with decoder_segment_ids [B, T] (packed pairs,
     0 is padding), decoder_position_ids [B, T] (by default all columns are counted, including
-    padding), inputs_embeds [B, S, E] and decoder_inputs_embeds [B, T, E] (in place of ids: vectors
-    for those of the token table); for generation also with encoder_output [B, S, D], cache and cache_index; the
-    decoder's mask and segments are then over slots, see `DecoderModel`. For output_attentions and
-    output_hidden_states see `Output`.
+    padding); for generation also with encoder_output [B, S, D], cache and cache_index; the
+    decoder's mask and segments are then over slots, see `DecoderModel`. In place of ids it takes
+    vectors for those of the token table, inputs_embeds [B, S, E] and decoder_inputs_embeds
+    [B, T, E]. For output_attentions and output_hidden_states see `Output`.
     """
 
     skeleton: ClassVar[str] = "encoder_decoder"

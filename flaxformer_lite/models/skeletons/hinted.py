@@ -14,7 +14,6 @@ from flax.errors import (
     ScopeParamNotFoundError,
     ScopeParamShapeError,
 )
-
 from jax.typing import ArrayLike
 
 from flaxformer_lite import hints
