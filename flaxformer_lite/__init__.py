@@ -26,7 +26,7 @@ def __getattr__(name: str) -> Any:
         sentence = hints.instead(__name__, hints.PACKAGE, name)
         if name[:1].isupper():  # not a submodule, for which Python asks here first
             registry = importlib.import_module(f"{__name__}.registry")
-            near = registry.nearest(name, __all__)
+            near = registry.did_you_mean(name, __all__)
             families = registry.available("models")
             sentence = sentence or hints.instead_of_class(__name__, name, families)
         if sentence:
