@@ -89,7 +89,7 @@ def test_new_rows_are_the_mean_of_those_of_the_directory(tmp_path, published):
 
 
 def test_a_table_without_spare_rows_grows(tmp_path, published):
-    model, params = load_pretrained(published)
+    _, params = load_pretrained(published)
     full = [f"<{i}>" for i in range(48)]
     config = started_from(tmp_path, published, steps=2)
     config.data.tokenizer.add = (*full, *ADDED)
@@ -102,10 +102,10 @@ def test_a_table_without_spare_rows_grows(tmp_path, published):
     np.testing.assert_allclose(table[448:], np.tile(old.mean(axis=0), (3, 1)), atol=1e-6)
 
     workdir = tmp_path / "run"
-    run(read_experiment(config, workdir), workdir)
+    run(config, workdir)
     shutil.move(published, tmp_path / "elsewhere")  # what a run began from may be gone
     config.train.steps = 4
-    resumed = run(read_experiment(config, workdir), workdir)
+    resumed = run(config, workdir)
     shutil.move(tmp_path / "elsewhere", published)
     assert resumed.steps == 4
     tuned, params = load_pretrained(workdir)
