@@ -320,7 +320,7 @@ def _check_tokens(cfg: DataConfig, source: Source) -> None:
 
 def _tokenizer(cfg: DataConfig, texts: Sequence[Text]) -> Tokenizer:
     if cfg.tokenizer.path:
-        return open_tokenizer(cfg.tokenizer)
+        return open_tokenizer(cfg.tokenizer.path, cfg.tokenizer.add)
     if cfg.tokenizer.name == "bytes":
         return tokenizer.Bytes().with_tokens(cfg.tokenizer.add)
     return tokenizer.load(_train_tokenizer(cfg, texts)).with_tokens(cfg.tokenizer.add)

@@ -119,7 +119,8 @@ def read_experiment(
             merged[name] = section[name]
     if tokenizer.get("add") and tokenizer.get("path") and not begun:
         chosen = from_config_dict(TokenizerConfig, tokenizer, "config.data.tokenizer")
-        merged["vocab_size"] = max(model.vocab_size, open_tokenizer(chosen).vocab_size)
+        grown = open_tokenizer(chosen.path, chosen.add)
+        merged["vocab_size"] = max(model.vocab_size, grown.vocab_size)
     objective = _objective_of(config)
     # the directory that a run began from may be gone
     if begun:
