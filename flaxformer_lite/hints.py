@@ -115,6 +115,8 @@ TOKENIZER = {
     "from_pretrained": "load_tokenizer(path)",
     "save_pretrained": "save_pretrained(path, model, params, like=DIR), which copies the tokenizer",
     "push_to_hub": "save_pretrained(path, model, params, like=DIR), then `hf upload ORG/NAME path`",
+    "add_tokens": "`--config.data.tokenizer.add=('<tool>',)` of a run (docs/change-a-model.md)",
+    "add_special_tokens": "`--config.data.tokenizer.add` of a run (docs/change-a-model.md)",
     "pad_token_id": "tokenizer.pad_id",
     "vocab_size": "model.cfg.vocab_size",
 }

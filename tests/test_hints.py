@@ -107,6 +107,9 @@ def test_a_tokenizer_called_as_elsewhere(tmp_path):
         tokenizer("a text", colour=True)
     with pytest.raises(AttributeError, match=r"no 'batch_decode'; write .*decode"):
         _ = tokenizer.batch_decode
+    with pytest.raises(AttributeError, match=r"no 'add_tokens'; write .*data\.tokenizer\.add"):
+        _ = tokenizer.add_tokens
+    assert len(tokenizer) == tokenizer.vocab_size
 
 
 MIGRATION = (Path(__file__).parents[1] / "docs/migration/hugging-face.md").read_text()

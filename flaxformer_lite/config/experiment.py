@@ -37,6 +37,7 @@ from flaxformer_lite.config.rules import (
     is_interval,
     is_pattern,
     is_rate,
+    is_token,
     plugin_name,
 )
 
@@ -67,6 +68,7 @@ class TokenizerConfig(Record):
     path: Path = ""  # a tokenizer.json or a sentencepiece model to use instead
     vocab_size: Size = 8192  # size of a trained tokenizer
     min_count: Count = 0  # of `words`: those that occur less often in the text are unknown
+    add: tuple[Annotated[str, is_token], ...] = ()  # more tokens, which texts spell as they are
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -208,6 +208,12 @@ def is_pattern(value: str) -> str:
     return ""
 
 
+def is_token(value: str) -> str:
+    if not value or value.split() != [value]:
+        return "must be a token without spaces, such as <tool>."
+    return ""
+
+
 def is_rate(value: str) -> str:
     """Checks the form "pattern=factor"; the pattern may hold further equals signs."""
     pattern, _, factor = value.rpartition("=")

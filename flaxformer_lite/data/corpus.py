@@ -168,7 +168,7 @@ def shared_tokenizer(cfg: DataConfig, texts: Sequence[Text]) -> TokenizerConfig:
     """Returns the config of one tokenizer for all texts, which is trained if none is configured."""
     if cfg.tokenizer.path or cfg.tokenizer.name == "bytes":
         return cfg.tokenizer
-    return TokenizerConfig(path=str(_train_tokenizer(cfg, texts)))
+    return TokenizerConfig(path=str(_train_tokenizer(cfg, texts)), add=cfg.tokenizer.add)
 
 
 def open_corpus(cfg: DataConfig, fields: tuple[str, ...], *, all_held_out: bool = False) -> Corpus:
@@ -326,10 +326,10 @@ def _check_tokens(cfg: DataConfig, source: Source) -> None:
 
 def _tokenizer(cfg: DataConfig, texts: Sequence[Text]) -> Tokenizer:
     if cfg.tokenizer.path:
-        return open_tokenizer(cfg.tokenizer.path)
+        return open_tokenizer(cfg.tokenizer.path, cfg.tokenizer.add)
     if cfg.tokenizer.name == "bytes":
-        return tokenizer.Bytes()
-    return tokenizer.load(_train_tokenizer(cfg, texts))
+        return tokenizer.Bytes().with_tokens(cfg.tokenizer.add)
+    return tokenizer.load(_train_tokenizer(cfg, texts)).with_tokens(cfg.tokenizer.add)
 
 
 def _train_tokenizer(cfg: DataConfig, texts: Sequence[Text]) -> Path:

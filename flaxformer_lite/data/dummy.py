@@ -98,7 +98,7 @@ def vocab_size(cfg: ExperimentConfig) -> int:
     """
     chosen: Any = cfg.data.tokenizer
     if chosen.path:
-        return open_tokenizer(chosen.path).vocab_size
+        return open_tokenizer(chosen.path, chosen.add).vocab_size
     if chosen.name == "bytes":
         return tokenizer.Bytes().vocab_size
-    return chosen.vocab_size
+    return chosen.vocab_size + len(chosen.add)

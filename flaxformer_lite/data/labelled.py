@@ -241,9 +241,9 @@ def _scanned(
 
 def _tokenizer(cfg: DataConfig, read: Table, rows: Sequence[RoleRow]) -> Tokenizer:
     if cfg.tokenizer.path:
-        return open_tokenizer(cfg.tokenizer.path)
+        return open_tokenizer(cfg.tokenizer.path, cfg.tokenizer.add)
     if cfg.tokenizer.name == "bytes":
-        return tokenizer.Bytes()
+        return tokenizer.Bytes().with_tokens(cfg.tokenizer.add)
 
     def write(folder: Path) -> None:
         name = cfg.tokenizer.name
@@ -254,7 +254,8 @@ def _tokenizer(cfg: DataConfig, read: Table, rows: Sequence[RoleRow]) -> Tokeniz
 
     parts = "labelled", read.fingerprint, cfg.columns, *cfg.tokenizer.training
     digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
-    return tokenizer.load(content_cache.folder(cfg.cache, f"tokenizer-{digest}", write))
+    trained = tokenizer.load(content_cache.folder(cfg.cache, f"tokenizer-{digest}", write))
+    return trained.with_tokens(cfg.tokenizer.add)
 
 
 def _characters(rows: Sequence[RoleRow]) -> float:

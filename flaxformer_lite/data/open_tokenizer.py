@@ -1,5 +1,6 @@
 """Opens the tokenizer that `data.tokenizer.path` names."""
 
+from collections.abc import Collection
 from pathlib import Path
 
 from flaxformer_lite.storage import fetch
@@ -7,14 +8,16 @@ from flaxformer_lite.text import lower_case, older_files, tokenizer
 from flaxformer_lite.text.tokenizer import Tokenizer
 
 
-def open_tokenizer(path: str | Path) -> Tokenizer:
+def open_tokenizer(path: str | Path, add: Collection[str] = ()) -> Tokenizer:
     """Loads a tokenizer from a local file or folder, or from an address in a store.
 
     Args:
       path: as in `text.tokenizer.load`, or a gs:// or s3:// address.
+      add: tokens that it gets, unless it has them.
 
     Raises:
-      ConfigError: there is no such file, or it cannot be read as a tokenizer.
+      ConfigError: there is no such file, it cannot be read as a tokenizer, or its vocabulary is
+        fixed and `add` names others.
     """
 
     def choose(names: list[str]) -> list[str]:
@@ -22,4 +25,4 @@ def open_tokenizer(path: str | Path) -> Tokenizer:
         read = (*tokenizer.FILES, *older_files.READ, lower_case.FILE)
         return [name for name in read if name in names]
 
-    return tokenizer.load(fetch.on_disk(path, choose), given=path)
+    return tokenizer.load(fetch.on_disk(path, choose), given=path).with_tokens(add)

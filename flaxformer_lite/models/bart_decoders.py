@@ -45,6 +45,10 @@ class BlenderbotSmallModel(Model):
     norms_tokens_first = True
 
 
+class ScaledModel(Model):
+    scaled_vectors = ("decoder",)
+
+
 def names(cfg: ModelConfig) -> tuple[WeightRow, ...]:
     ends = weight_rows(
         ("embed_tokens", "token_embed"),
@@ -135,7 +139,11 @@ PUBLISHED = Published(
 
 # What differs by the family that a decoder is part of: the class of its models, fields of the
 # family's base that it leaves alone, and fields of PUBLISHED.
-MODELS = {"blenderbot_small": BlenderbotSmallModel}
+MODELS = {
+    "blenderbot_small": BlenderbotSmallModel,
+    "marian": ScaledModel,
+    "pegasus": ScaledModel,
+}
 UNSET = {"blenderbot_small": ("embed_power",)}
 DIFFERENCES: dict[str, dict[str, Any]] = {
     "blenderbot_small": dict(read=read_blenderbot_small),

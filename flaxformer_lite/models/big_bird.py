@@ -59,6 +59,7 @@ class Model(EncoderModel):
     """
 
     heads = ("none", "masked_lm", "causal_lm", "pretraining", *bert_like.CLASSIFIERS)
+    heads_of_ids = ("question_answering",)
     pooled = tuple(head for head in heads if head != "question_answering")
     head_modules = ("transform",)
 
@@ -85,7 +86,7 @@ class Model(EncoderModel):
     def forward(self, input_ids, *, token_type_ids=None, **inputs) -> Output:
         if self.is_initializing() and self.cfg.head in self.pooled:
             self.pooler(jnp.zeros((1, 1, self.cfg.d_model)))
-        if self.cfg.head != "question_answering":
+        if self.cfg.head != "question_answering" or input_ids is None:
             return super().forward(input_ids, token_type_ids=token_type_ids, **inputs)
         ids_BT = jnp.asarray(input_ids)
         column_1T = jnp.arange(ids_BT.shape[1])[None]

@@ -46,6 +46,7 @@ OLD_END = 2
 
 class Model(DecoderModel):
     heads = ("none", "projection")
+    heads_of_ids = heads
     head_modules = ("text_projection",)
 
     def setup(self) -> None:

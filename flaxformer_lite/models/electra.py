@@ -66,7 +66,7 @@ class Model(EncoderModel):
         super().setup_head()
         self.discriminator = self.detector(self.cfg, self.execution)
 
-    def features(self, input_ids, **inputs) -> Features:
+    def features(self, input_ids=None, **inputs) -> Features:
         if self.cfg.head == "pretraining":
             raise ValueError(
                 f"{self.cfg.family}'s head='pretraining' judges tokens and predicts none: call the"

@@ -72,7 +72,7 @@ class Model(roberta_like.Model):
             return super().positions(*given)
         return super(roberta_like.Model, self).positions(*given)
 
-    def encode(self, input_ids, **inputs) -> jax.Array:
+    def encode(self, input_ids=None, **inputs) -> jax.Array:
         if self.is_initializing():  # no other call makes its parameters
             maps = self.cfg.encoder_layers * self.cfg.num_heads
             self.contact_head(jnp.zeros((1, maps)))

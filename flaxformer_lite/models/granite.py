@@ -50,6 +50,7 @@ config = partial(build_config, "granite", BASE, PRESETS, "2b")
 
 class Model(DecoderModel):
     heads = ("lm", "none")
+    scaled_vectors = ("decoder",)
 
 
 FIELDS = llama_like.FIELDS | dict(

@@ -27,6 +27,7 @@ config = partial(build_config, "hyperclovax", BASE, PRESETS, "14b")
 
 class Model(DecoderModel):
     heads = ("lm", "none")
+    scaled_vectors = ("decoder",)
 
 
 NORMS = weight_rows(("post_norm1", "attention_branch_norm"), ("post_norm2", "mlp_branch_norm"))

@@ -37,6 +37,7 @@ config = partial(build_config, "marian", BASE, PRESETS, "base")
 
 class Model(EncoderDecoderModel):
     trained_bias = False
+    scaled_vectors = ("decoder",)
 
 
 def read(fields: Fields) -> ModelFields:

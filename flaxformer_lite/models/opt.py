@@ -80,8 +80,8 @@ class Model(DecoderModel):
     def inner_width(self) -> int:
         return self.cfg.d_model
 
-    def tokens(self, input_ids) -> jax.Array:
-        x_BTE = super().tokens(input_ids)
+    def tokens(self, input_ids, inputs_embeds=None) -> jax.Array:
+        x_BTE = super().tokens(input_ids, inputs_embeds)
         if self.narrow:
             x_BTE = self.project_in(x_BTE)
         return x_BTE
@@ -91,7 +91,7 @@ class Model(DecoderModel):
         real_BT = attention_mask.astype(bool).astype(jnp.int32)
         return jnp.cumsum(real_BT, axis=1) * real_BT - 1
 
-    def decode(self, input_ids, **inputs) -> tuple[jax.Array, list | None]:
+    def decode(self, input_ids=None, **inputs) -> tuple[jax.Array, list | None]:
         x_BTD, cache = super().decode(input_ids, **inputs)
         if self.narrow:
             x_BTD = self.project_out(x_BTD)

@@ -37,6 +37,7 @@ config = partial(build_config, "pegasus", BASE, PRESETS, "large")
 
 class Model(EncoderDecoderModel):
     trained_bias = False
+    scaled_vectors = ("decoder",)
 
 
 START = 0  # what the decoder reads first if the config names nothing

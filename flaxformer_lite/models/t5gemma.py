@@ -69,21 +69,25 @@ class Model(EncoderDecoderModel):
 
     heads = ("lm", "none", "encoder", "sequence_classification", "token_classification")
     encoder_heads = ("encoder",)
+    scaled_vectors = ("encoder", "decoder")
 
     def encode(
         self,
-        input_ids,
+        input_ids=None,
         *,
+        inputs_embeds=None,
         attention_mask=None,
         position_ids=None,
         segment_ids=None,
         packing=None,
     ) -> jax.Array:
         padding = self.cfg.pad_token_id
-        if attention_mask is None and segment_ids is None and padding is not None:
+        has_no_mask = attention_mask is None and segment_ids is None
+        if has_no_mask and input_ids is not None and padding is not None:
             attention_mask = jnp.asarray(input_ids) != padding
         return super().encode(
             input_ids,
+            inputs_embeds=inputs_embeds,
             attention_mask=attention_mask,
             position_ids=position_ids,
             segment_ids=segment_ids,

@@ -10,6 +10,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
+from flaxformer_lite.pretrained.lazy_params import Stored, in_memory
 
 NEW_TOKENS = ("mean", "normal")
 NEW_POSITIONS = ("repeat", "interpolate")
@@ -120,7 +121,10 @@ def _grow(
             continue
         (axis,) = axes
         rows = np.moveaxis(np.asarray(leaf), axis, 0)
-        flat[path] = np.moveaxis(more_rows(path, rows, due[axis] - len(rows)), 0, axis)
+        whole = np.moveaxis(more_rows(path, rows, due[axis] - len(rows)), 0, axis)
+        flat[path] = whole
+        if isinstance(leaf, Stored):
+            flat[path] = in_memory(whole)
     return grown, unflatten_dict(flat, sep="/")
 
 

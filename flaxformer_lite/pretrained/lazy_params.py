@@ -35,6 +35,11 @@ class Stored:
         return self.read((slice(None),) * len(self.shape))
 
 
+def in_memory(x: np.ndarray) -> Stored:
+    """Returns an array in the form of a parameter in a file."""
+    return Stored(x.shape, x.dtype, x.__getitem__)
+
+
 def stored_tree(
     cfg: ModelConfig, shapes: Mapping[str, jax.ShapeDtypeStruct], reader: Callable[[str], Reader]
 ) -> dict:

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from flaxformer_lite.checkpoints.manager import first_line
 from flaxformer_lite.checkpoints.mirror import open_mirror, place_of
 from flaxformer_lite.checkpoints.workdir import newest_first
-from flaxformer_lite.config import ExperimentConfig, from_config_dict
+from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.pretrained.load import NAMED_HEADS
 from flaxformer_lite.runs.callbacks.tracking import check_installed
 from flaxformer_lite.runs.experiment import Experiment
@@ -17,6 +17,7 @@ from flaxformer_lite.runs.interrupt import Interrupt
 from flaxformer_lite.runs.loop import RunFiles, RunResult, train_experiment
 from flaxformer_lite.runs.report.clock import Clock
 from flaxformer_lite.runs.report.model_card import CardSource, make_card, write_card
+from flaxformer_lite.runs.start.adopt import read_experiment
 from flaxformer_lite.runs.start.preflight import data_facts, lock_workdir, program_facts
 from flaxformer_lite.runs.start.setup import prepare_experiment
 from flaxformer_lite.runtime.processes import ALONE, Processes
@@ -54,7 +55,7 @@ def run(
       RunError: the loss is no longer finite, or the workdir cannot be used.
     """
     if not isinstance(cfg, ExperimentConfig):
-        cfg = from_config_dict(ExperimentConfig, cfg)
+        cfg = read_experiment(cfg, workdir)
     place = place_of(workdir)
     clock = Clock()
     if group.first:

@@ -265,6 +265,9 @@ class PublishedTokenizer:
             or f"{type(self).__name__!r} object has no attribute {name!r}"
         )
 
+    def __len__(self) -> int:
+        return self.vocab_size
+
     def __call__(
         self,
         texts: str | list[str],

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -124,6 +124,21 @@ class Tokenizer:
         ids, start, end_of_token = map(np.concatenate, zip(*parts, strict=True))
         return special_tokens.Spans(
             ids.astype(np.int32), start.astype(np.int32), end_of_token.astype(np.int32)
+        )
+
+    def with_tokens(self, names: Collection[str]) -> "Tokenizer":
+        """Returns the tokenizer with more tokens, each of which is one id wherever a text has it.
+
+        They are no special tokens, which texts cannot spell, so that text to train on teaches them.
+
+        Raises:
+          ConfigError: the kind of tokenizer has a fixed vocabulary.
+        """
+        if not names:
+            return self
+        raise ConfigError(
+            f"data.tokenizer.add={tuple(names)}: {self.file} holds a fixed vocabulary; use a"
+            f" {saved_files.JSON}, such as one of data.tokenizer.name=byte_bpe."
         )
 
     def frame(self, skeleton: str) -> special_tokens.Frame:
@@ -253,6 +268,14 @@ class HuggingFace(Tokenizer):
         self._set_ids({role: next(self._ids(*names), None) for role, names in KNOWN.items()})
         self.sentinel_ids = tuple(self._ids(*(f"<extra_id_{k}>" for k in range(SENTINELS))))
 
+    def with_tokens(self, names: Collection[str]) -> "HuggingFace":
+        added = self.library.get_added_tokens_decoder().values()
+        if {token.content for token in added}.issuperset(names):
+            return self  # a run's own, as it was saved
+        library = tokenizers.Tokenizer.from_str(self.definition.decode())
+        library.add_tokens([tokenizers.AddedToken(name, normalized=False) for name in names])
+        return HuggingFace(library.to_str().encode())
+
     @functools.cached_property
     def _literal(self) -> tuple[tokenizers.Tokenizer, str]:
         return copy_literal(self.library)
@@ -326,7 +349,9 @@ class HuggingFace(Tokenizer):
         texts = []
         for i, token in enumerate(tokens):
             text = b""
-            if i not in special:
+            if i in added and i not in special:
+                text = token.encode()
+            elif i not in special:
                 text = read(token)
             texts.append(text)
         return texts

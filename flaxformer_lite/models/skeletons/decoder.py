@@ -13,6 +13,7 @@ from flaxformer_lite.models.skeletons.inputs import (
     last_token,
     place_slots,
     position_ids_of,
+    read_ids,
     rows_of,
     visibility_mask,
 )
@@ -30,15 +31,16 @@ from flaxformer_lite.nn.modules.stack import Stack
 class DecoderModel(Hinted):
     """A causal language model.
 
-    Call it with input_ids [B, T] and optionally attention_mask [B, T] (nonzero is kept),
-    position_ids [B, T] (by default counted over kept tokens), token_type_ids [B, T] (GPT-2, GPT-Neo
-    and GPT-J: ids of tokens to add the vectors of), segment_ids [B, T] (packed documents, 0 is
-    padding) and prefix_mask [B, T] (nonzero: visible to all, the prefix of a prefix LM). With a
-    cache (`init_cache`), returned updated in `Output.cache`, the T tokens continue where the last
-    call ended, or at slot cache_index; attention_mask, segment_ids and prefix_mask are then [B, S]
-    over the slots of the cache, at least up to the last slot of this call. Tokens that exceed the
-    cache are refused; if cache_index is traced, the output is NaN instead. For output_attentions
-    and output_hidden_states see `Output`.
+    Call it with input_ids [B, T], or inputs_embeds [B, T, E] in place of the token table's vectors,
+    and optionally attention_mask [B, T] (nonzero is kept), position_ids [B, T] (by default counted
+    over kept tokens), token_type_ids [B, T] (GPT-2, GPT-Neo and GPT-J: ids of tokens to add the
+    vectors of), segment_ids [B, T] (packed documents, 0 is padding) and prefix_mask [B, T]
+    (nonzero: visible to all, the prefix of a prefix LM). With a cache (`init_cache`), returned
+    updated in `Output.cache`, the T tokens continue where the last call ended, or at slot
+    cache_index; attention_mask, segment_ids and prefix_mask are then [B, S] over the slots of the
+    cache, at least up to the last slot of this call. Tokens that exceed the cache are refused; if
+    cache_index is traced, the output is NaN instead. For output_attentions and
+    output_hidden_states see `Output`.
     """
 
     skeleton: ClassVar[str] = "decoder"
@@ -73,14 +75,20 @@ class DecoderModel(Hinted):
         """The width of the vectors that positions are added to."""
         return self.cfg.embedding_width
 
-    def tokens(self, input_ids) -> jax.Array:
-        """Looks up token vectors, [B, T, D] or, with a factorized embedding, [B, T, E]."""
+    def tokens(self, input_ids, inputs_embeds=None) -> jax.Array:
+        """Looks up token vectors, [B, T, D] or, with a factorized embedding, [B, T, E].
+
+        Vectors that are given take their place.
+        """
+        if inputs_embeds is not None:
+            return self.place_vectors(inputs_embeds, "decoder", self.token_embed)
         return self.token_embed(input_ids)
 
     def decode(
         self,
-        input_ids,
+        input_ids=None,
         *,
+        inputs_embeds=None,
         attention_mask=None,
         position_ids=None,
         token_type_ids=None,
@@ -94,7 +102,7 @@ class DecoderModel(Hinted):
 
         With `packing` padding is not computed, and zero; there is no cache and no prefix then.
         """
-        input_ids = ids_of("input_ids", input_ids, self.cfg.vocab_size)
+        input_ids = read_ids(self.cfg, input_ids, inputs_embeds)
         slots, (attention_mask, segment_ids, prefix_mask) = place_slots(
             input_ids,
             cache,
@@ -121,7 +129,7 @@ class DecoderModel(Hinted):
         )
         packed = None
         if packing is not None:
-            packed = PackedRows(packing, input_ids.shape)
+            packed = PackedRows(packing, input_ids.shape, inputs_embeds)
             segment_ids = packed.segments(attention_mask)
             attention_mask = None
             input_ids = packed.pack(input_ids)
@@ -139,7 +147,7 @@ class DecoderModel(Hinted):
             context = context.replace(columns_BS=positions_from_mask(attention_mask))
         if segment_ids is not None and cache is not None and not self.cfg.position.by_difference:
             context = context.replace(columns_BS=positions_in_segments(segment_ids))
-        x_BTD = self.tokens(input_ids)
+        x_BTD = self.tokens(input_ids, inputs_embeds)
         if token_type_ids is not None:
             if not self.types_are_tokens:
                 raise ValueError(
@@ -155,7 +163,7 @@ class DecoderModel(Hinted):
             return out, None
         return out
 
-    def encode(self, input_ids, **inputs) -> jax.Array:
+    def encode(self, input_ids=None, **inputs) -> jax.Array:
         """Returns the last hidden state, [B, T, D], as encoders do."""
         return self.decode(input_ids, **inputs)[0]
 
@@ -176,14 +184,14 @@ class DecoderModel(Hinted):
         """Computes logits from vectors of sequences [B, D] or of tokens [B, T, D]."""
         return self.classifier(x)
 
-    def features(self, input_ids, **inputs) -> Features:
+    def features(self, input_ids=None, **inputs) -> Features:
         """Returns hidden states with the vocabulary's weights, for losses without whole logits."""
         x_BTD, _ = self.decode(input_ids, **inputs)
         return Features(self.project(x_BTD))
 
     def __call__(
         self,
-        input_ids,
+        input_ids=None,
         *,
         output_attentions: bool = False,
         output_hidden_states: bool = False,
@@ -193,6 +201,9 @@ class DecoderModel(Hinted):
             return call_inside(self, output_attentions, output_hidden_states, input_ids, **inputs)
         x_BTD, cache = self.decode(input_ids, **inputs)
         output = Output(last_hidden_state=x_BTD, cache=cache)
+        vectors = inputs.get("inputs_embeds")
+        if vectors is not None:
+            input_ids = read_ids(self.cfg, None, vectors, inputs.get("attention_mask"))
         return output.replace(**self.on_top(x_BTD, input_ids))
 
     def on_top(self, x_BTD: jax.Array, input_ids) -> dict[str, jax.Array]:

@@ -11,6 +11,7 @@ from flaxformer_lite.models.skeletons.hinted import Hinted
 from flaxformer_lite.models.skeletons.inputs import (
     ids_of,
     position_ids_of,
+    read_ids,
     rows_of,
     visibility_mask,
 )
@@ -28,11 +29,12 @@ class EncoderModel(Hinted):
 
     Families set class variables where their heads differ. Attention is bidirectional, except with
     the head `causal_lm`, a decoder without a cache that predicts the next token. Call it with
-    input_ids [B, T] (multiple choice: [B, C, T]) and optionally attention_mask [B, T] (nonzero is
-    kept), token_type_ids [B, T], position_ids [B, T], segment_ids [B, T] (packed documents, 0 is
-    padding), packing (instead of segment_ids: the rows in which the tokens of all examples are
-    computed, see `PackedRows`) and masked_positions [B, M] (the masked-LM head then computes only
-    these). For output_attentions and output_hidden_states see `Output`.
+    input_ids [B, T] (multiple choice: [B, C, T]), or inputs_embeds [B, T, E] in place of the token
+    table's vectors, and optionally attention_mask [B, T] (nonzero is kept), token_type_ids [B, T],
+    position_ids [B, T], segment_ids [B, T] (packed documents, 0 is padding), packing (instead of
+    segment_ids: the rows in which the tokens of all examples are computed, see `PackedRows`) and
+    masked_positions [B, M] (the masked-LM head then computes only these). For output_attentions and
+    output_hidden_states see `Output`.
     """
 
     skeleton: ClassVar[str] = "encoder"
@@ -104,7 +106,7 @@ class EncoderModel(Hinted):
         return position_ids_of(self.cfg, input_ids, position_ids, attention_mask, segment_ids)
 
     def embed_tokens(self, input_ids, attention_mask, segment_ids) -> jax.Array:
-        """Returns the vectors of tokens, [B, T, E]."""
+        """Returns the vectors of tokens, [B, T, E]; inputs_embeds stands in place of them."""
         return self.token_embed(input_ids)
 
     def summarise(self, x_BTD: jax.Array, attention_mask_BT: jax.Array | None) -> jax.Array:
@@ -121,8 +123,9 @@ class EncoderModel(Hinted):
 
     def encode(
         self,
-        input_ids,
+        input_ids=None,
         *,
+        inputs_embeds=None,
         attention_mask=None,
         token_type_ids=None,
         position_ids=None,
@@ -133,7 +136,7 @@ class EncoderModel(Hinted):
 
         With `packing`, padding is not computed, and is zero.
         """
-        input_ids = ids_of("input_ids", input_ids, self.cfg.vocab_size)
+        input_ids = read_ids(self.cfg, input_ids, inputs_embeds, attention_mask)
         attention_mask = rows_of("attention_mask", attention_mask, input_ids)
         segment_ids = rows_of("segment_ids", segment_ids, input_ids)
         if token_type_ids is not None and self.cfg.type_vocab_size:
@@ -142,7 +145,7 @@ class EncoderModel(Hinted):
         positions_BT = self.positions(input_ids, position_ids, attention_mask, segment_ids)
         packed = None
         if packing is not None:
-            packed = PackedRows(packing, input_ids.shape)
+            packed = PackedRows(packing, input_ids.shape, inputs_embeds)
             segment_ids = packed.segments(attention_mask)
             attention_mask = None
             input_ids = packed.pack(input_ids)
@@ -151,7 +154,10 @@ class EncoderModel(Hinted):
             positions_BT = packed.pack(positions_BT)
             if token_type_ids is not None:
                 token_type_ids = packed.pack(jnp.asarray(token_type_ids))
-        x_BTE = self.embed_tokens(input_ids, attention_mask, segment_ids)
+        if inputs_embeds is not None:
+            x_BTE = self.place_vectors(inputs_embeds, "encoder", self.token_embed)
+        else:
+            x_BTE = self.embed_tokens(input_ids, attention_mask, segment_ids)
         x_BTD = self.embed(x_BTE, positions_BT, token_type_ids)
         if self.zero_padding and attention_mask is not None:
             x_BTD = jnp.where((attention_mask != 0)[..., None], x_BTD, 0)
@@ -161,7 +167,7 @@ class EncoderModel(Hinted):
             x_BTD = packed.unpack(x_BTD)
         return x_BTD
 
-    def features(self, input_ids, *, masked_positions=None, **inputs) -> Features:
+    def features(self, input_ids=None, *, masked_positions=None, **inputs) -> Features:
         """Returns hidden states at `masked_positions` (or all) with the vocabulary's weights.
 
         They serve pretraining losses.
@@ -179,7 +185,7 @@ class EncoderModel(Hinted):
 
     def __call__(
         self,
-        input_ids,
+        input_ids=None,
         *,
         output_attentions: bool = False,
         output_hidden_states: bool = False,
@@ -219,16 +225,19 @@ class EncoderModel(Hinted):
         return output.replace(logits=self.next_sentence(pooled_BD))
 
     def _choose(self, input_ids, inputs: dict) -> Output:
-        input_ids = ids_of(
-            "input_ids", input_ids, self.cfg.vocab_size, axes="[batch, choices, length]"
-        )
+        vectors = inputs.pop("inputs_embeds", None)
+        input_ids = read_ids(self.cfg, input_ids, vectors, axes="[batch, choices, length]")
         batch, choices, length = input_ids.shape
         packing = inputs.pop("packing", None)
         flat = {}
         for name, x in inputs.items():
             x = rows_of(name, x, input_ids)
             flat[name] = None if x is None else x.reshape(batch * choices, length)
-        x_BTD = self.encode(input_ids.reshape(batch * choices, length), packing=packing, **flat)
+        if vectors is None:
+            flat["input_ids"] = input_ids.reshape(batch * choices, length)
+        else:
+            flat["inputs_embeds"] = jnp.reshape(vectors, (batch * choices, length, -1))
+        x_BTD = self.encode(packing=packing, **flat)
         summary = self.summarise(x_BTD, flat.get("attention_mask"))
         logits_BC = self.classify(summary).reshape(batch, choices)
         return Output(last_hidden_state=x_BTD, logits=logits_BC)

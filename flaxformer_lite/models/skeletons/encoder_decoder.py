@@ -5,14 +5,15 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
+from flaxformer_lite.config import ConfigError
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.models.skeletons.call_with_intermediates import call_inside
 from flaxformer_lite.models.skeletons.hinted import Hinted
 from flaxformer_lite.models.skeletons.inputs import (
     check_source,
-    ids_of,
     place_slots,
     position_ids_of,
+    read_ids,
     rows_of,
     visibility_mask,
 )
@@ -37,8 +38,9 @@ class EncoderDecoderModel(Hinted):
     decoder_attention_mask [B, T], segment_ids [B, S] with decoder_segment_ids [B, T] (packed pairs,
     0 is padding), decoder_position_ids [B, T] (by default all columns are counted, including
     padding); for generation also with encoder_output [B, S, D], cache and cache_index; the
-    decoder's mask and segments are then over slots, see `DecoderModel`. For output_attentions and
-    output_hidden_states see `Output`.
+    decoder's mask and segments are then over slots, see `DecoderModel`. In place of ids it takes
+    vectors for those of the token table, inputs_embeds [B, S, E] and decoder_inputs_embeds
+    [B, T, E]. For output_attentions and output_hidden_states see `Output`.
     """
 
     skeleton: ClassVar[str] = "encoder_decoder"
@@ -54,6 +56,7 @@ class EncoderDecoderModel(Hinted):
     norms_tokens_first: ClassVar[bool] = False
     # of the logits; False for BART's `final_logits_bias`, a buffer in torch
     trained_bias: ClassVar[bool] = True
+    heads_of_ids: ClassVar[tuple[str, ...]] = ("sequence_classification",)
 
     def setup(self) -> None:
         cfg = self.cfg
@@ -91,8 +94,9 @@ class EncoderDecoderModel(Hinted):
 
     def encode(
         self,
-        input_ids,
+        input_ids=None,
         *,
+        inputs_embeds=None,
         attention_mask=None,
         position_ids=None,
         segment_ids=None,
@@ -102,18 +106,22 @@ class EncoderDecoderModel(Hinted):
 
         With `packing` padding is not computed, and zero.
         """
-        input_ids = ids_of("input_ids", input_ids, self.cfg.vocab_size)
+        input_ids = read_ids(self.cfg, input_ids, inputs_embeds, attention_mask)
         attention_mask = rows_of("attention_mask", attention_mask, input_ids)
         segment_ids = rows_of("segment_ids", segment_ids, input_ids)
         positions_BS = self.positions(input_ids, position_ids, attention_mask, segment_ids)
         packed = None
         if packing is not None:
-            packed = PackedRows(packing, input_ids.shape)
+            packed = PackedRows(packing, input_ids.shape, inputs_embeds)
             segment_ids = packed.segments(attention_mask)
             attention_mask = None
             input_ids = packed.pack(input_ids)
             positions_BS = packed.pack(positions_BS)
-        x_BSD = self.encoder_embed(self.token_embed(input_ids), positions_BS, None)
+        if inputs_embeds is not None:
+            x_BSE = self.place_vectors(inputs_embeds, "encoder", self.token_embed)
+        else:
+            x_BSE = self.token_embed(input_ids)
+        x_BSD = self.encoder_embed(x_BSE, positions_BS, None)
         context = Context(mask=visibility_mask(attention_mask, segment_ids, None))
         x_BSD = self.encoder(x_BSD, positions_BS, context)
         if packed is not None:
@@ -125,6 +133,7 @@ class EncoderDecoderModel(Hinted):
         decoder_input_ids,
         encoder_output,
         *,
+        decoder_inputs_embeds=None,
         attention_mask=None,
         segment_ids=None,
         decoder_attention_mask=None,
@@ -138,7 +147,8 @@ class EncoderDecoderModel(Hinted):
         encoder_output may be None if the caches already hold the encoder's keys and values.
         """
         cfg = self.cfg.of_decoder
-        decoder_input_ids = ids_of("decoder_input_ids", decoder_input_ids, cfg.vocab_size)
+        names = ("decoder_input_ids", "decoder_inputs_embeds")
+        decoder_input_ids = read_ids(cfg, decoder_input_ids, decoder_inputs_embeds, names=names)
         attention_mask, segment_ids = check_source(
             cache,
             encoder_output,
@@ -173,7 +183,11 @@ class EncoderDecoderModel(Hinted):
             encoder_output_BSD=encoder_output,
             structured=True,
         )
-        x_BTD = self.decoder_tokens(decoder_input_ids, scaled=not self.norms_tokens_first)
+        table = self.decoder_tokens
+        if decoder_inputs_embeds is not None:
+            x_BTD = self.place_vectors(decoder_inputs_embeds, "decoder", table)
+        else:
+            x_BTD = table(decoder_input_ids, scaled=not self.norms_tokens_first)
         x_BTD = slots.check(self.decoder_embed(x_BTD, positions_BT, None))
         out = self.decoder(x_BTD, positions_BT, slots.in_context(context), cache)
         if cache is None:
@@ -181,25 +195,33 @@ class EncoderDecoderModel(Hinted):
         return out
 
     def _both(
-        self, input_ids, decoder_input_ids, *, encoder_output=None, position_ids=None, **inputs
+        self,
+        input_ids,
+        decoder_input_ids,
+        *,
+        inputs_embeds=None,
+        encoder_output=None,
+        position_ids=None,
+        **inputs,
     ):
         if encoder_output is None:
             source = {name: inputs.get(name) for name in ("attention_mask", "segment_ids")}
-            encoder_output = self.encode(input_ids, position_ids=position_ids, **source)
+            source |= {"inputs_embeds": inputs_embeds, "position_ids": position_ids}
+            encoder_output = self.encode(input_ids, **source)
         return *self.decode(decoder_input_ids, encoder_output, **inputs), encoder_output
 
     def project(self, x_BTD: jax.Array) -> DeferredLogits:
         """Returns deferred logits [B, T, V] of the decoder's last hidden state."""
         return self.lm_head(x_BTD, self.decoder_tokens.embedding)
 
-    def features(self, input_ids, decoder_input_ids, **inputs) -> Features:
+    def features(self, input_ids=None, decoder_input_ids=None, **inputs) -> Features:
         """Returns decoder hidden states with the vocabulary's weights, for pretraining losses."""
         x_BTD, _, _ = self._both(input_ids, decoder_input_ids, **inputs)
         return Features(self.project(x_BTD))
 
     def __call__(
         self,
-        input_ids,
+        input_ids=None,
         decoder_input_ids=None,
         *,
         output_attentions: bool = False,
@@ -220,7 +242,9 @@ class EncoderDecoderModel(Hinted):
         if self.cfg.head in self.encoder_heads:
             x_BSD = self.encode(input_ids, **inputs)
             return Output(last_hidden_state=x_BSD).replace(**self.on_top(x_BSD, input_ids))
-        if decoder_input_ids is None:
+        if decoder_input_ids is None and inputs.get("decoder_inputs_embeds") is None:
+            if input_ids is None:
+                raise ConfigError("decoder_input_ids is missing: without input_ids, pass it.")
             decoder_input_ids = self.shift_right(input_ids)
         x_BTD, cache, encoded_BSD = self._both(input_ids, decoder_input_ids, **inputs)
         output = Output(last_hidden_state=x_BTD, encoder_last_hidden_state=encoded_BSD, cache=cache)

@@ -6,12 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import flax.linen as nn
+import jax
+import jax.numpy as jnp
 from flax.errors import (
     ApplyScopeInvalidVariablesStructureError,
     ApplyScopeInvalidVariablesTypeError,
     ScopeParamNotFoundError,
     ScopeParamShapeError,
 )
+from jax.typing import ArrayLike
 
 from flaxformer_lite import hints
 from flaxformer_lite.config import ConfigError, ModelConfig
@@ -23,6 +26,7 @@ from flaxformer_lite.nn.functions.sharding import (
     PlacedExecution,
     place_execution,
 )
+from flaxformer_lite.nn.modules.embed import TokenEmbed
 from flaxformer_lite.registry import did_you_mean
 
 
@@ -39,6 +43,9 @@ class Hinted(nn.Module):
       pooled: those that read one vector per sequence.
       head_modules: names of a family's own modules for heads, whole on every device.
       frozen_padding: `tokens` or `positions`, the tables with padding_idx in torch.
+      scaled_vectors: the stacks, `encoder` or `decoder`, that scale inputs_embeds too; elsewhere
+        the scale is part of the token table, as in transformers.
+      heads_of_ids: those that look for a token by its id, so that vectors cannot replace it.
     """
 
     cfg: ModelConfig
@@ -51,6 +58,8 @@ class Hinted(nn.Module):
     pooled: ClassVar[tuple[str, ...]] = ()
     head_modules: ClassVar[tuple[str, ...]] = ()
     frozen_padding: ClassVar[tuple[str, ...]] = ()
+    scaled_vectors: ClassVar[tuple[str, ...]] = ()
+    heads_of_ids: ClassVar[tuple[str, ...]] = ()
 
     @property
     def execution(self) -> PlacedExecution:
@@ -65,6 +74,19 @@ class Hinted(nn.Module):
             if getattr(cfg, f"{side}_layers"):
                 rules += build_layers.stack(cfg, side).partition_rules()
         return tuple(dict.fromkeys(rules))
+
+    def place_vectors(self, vectors: ArrayLike, stack: str, table: TokenEmbed) -> jax.Array:
+        """Returns vectors of the caller in place of those that a token table would give a stack.
+
+        Raises:
+          ConfigError: the head needs ids.
+        """
+        if self.cfg.head in self.heads_of_ids:
+            raise ConfigError(
+                f"inputs_embeds: {self.cfg.family} with head={self.cfg.head!r} looks for a token by"
+                " its id; pass input_ids."
+            )
+        return table.place_vectors(jnp.asarray(vectors), scaled=stack in self.scaled_vectors)
 
     def __getattr__(self, name: str) -> Any:
         kind = type(self).__name__

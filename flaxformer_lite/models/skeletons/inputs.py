@@ -22,6 +22,7 @@ from flaxformer_lite.nn.modules.context import Context
 from flaxformer_lite.types import Array
 
 OrNone = TypeVar("OrNone", jax.Array, jax.Array | None)
+NO_TOKEN = np.iinfo(np.int32).min  # no config names it, for padding or any other token
 Rule = tuple[bool | jax.Array, str]  # whether it is broken, and the message
 
 
@@ -197,6 +198,49 @@ def ids_of(name: str, ids: Any, size: int, *, axes: str = "[batch, length]") -> 
     if isinstance(ids, jax.Array):
         return ids
     return jnp.asarray(ids)
+
+
+def read_ids(
+    cfg: ModelConfig,
+    ids: Any,
+    vectors: Any,
+    keep: Any = None,
+    *,
+    axes: str = "[batch, length]",
+    names: tuple[str, str] = ("input_ids", "inputs_embeds"),
+) -> jax.Array:
+    """Returns the ids of a call; for vectors in their place, stand-ins of the same shape.
+
+    A stand-in is NO_TOKEN, or the padding token where `keep` hides the vector, so that positions
+    and the ends of texts are found as with ids.
+
+    Args:
+      cfg: the config of the model, or of its decoder.
+      ids: integers of the shape `axes`, or None.
+      vectors: one vector of the token table's width for each token, or None.
+      keep: an attention mask; one of another shape, as over the slots of a cache, is not read.
+      axes: the axes of ids, for errors.
+      names: the names of both arguments.
+
+    Raises:
+      ConfigError: both are given or neither, or their shapes or values cannot be.
+    """
+    if (ids is None) == (vectors is None):
+        raise ConfigError(f"{names[0]}, {names[1]}: pass exactly one of them.")
+    if vectors is None:
+        return ids_of(names[0], ids, cfg.vocab_size, axes=axes)
+    is_float = jnp.issubdtype(jnp.result_type(vectors), jnp.floating)
+    shape = jnp.shape(vectors)
+    width = cfg.embedding_width
+    if not is_float or len(shape) != axes.count(",") + 2 or shape[-1] != width:
+        wanted = axes.replace("]", f", {width}]")
+        raise ConfigError(
+            f"{names[1]}: must be floats {wanted}, not {jnp.result_type(vectors)} {shape}."
+        )
+    stand_ins = jnp.full(shape[:-1], NO_TOKEN, jnp.int32)
+    if keep is None or cfg.pad_token_id is None or jnp.shape(keep) != shape[:-1]:
+        return stand_ins
+    return jnp.where(jnp.asarray(keep) != 0, stand_ins, jnp.int32(cfg.pad_token_id))
 
 
 def check_range(name: str, ids: Array, first: int, stop: int) -> None:

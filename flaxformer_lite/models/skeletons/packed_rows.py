@@ -4,6 +4,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from flaxformer_lite.config import ConfigError
 
@@ -21,7 +22,11 @@ class PackedRows:
       shape: B and T.
     """
 
-    def __init__(self, packing_GRW: jax.Array, shape: tuple[int, int]):
+    def __init__(
+        self, packing_GRW: jax.Array, shape: tuple[int, int], vectors: ArrayLike | None = None
+    ):
+        if vectors is not None:
+            raise ConfigError("packing: packs ids; pass input_ids, not inputs_embeds.")
         packing_GRW = jnp.asarray(packing_GRW)
         if packing_GRW.ndim != 3 or not jnp.issubdtype(packing_GRW.dtype, jnp.integer):
             raise ConfigError(

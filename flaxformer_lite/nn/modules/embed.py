@@ -78,10 +78,15 @@ class TokenEmbed(nn.Module):
     def __call__(self, input_ids_BT: jax.Array, *, scaled: bool = True) -> jax.Array:
         # A gather, never a one-hot matmul: its gradient is 27 times cheaper on CPU, and as cheap
         # elsewhere.
-        x_BTE = take_rows(self.embedding, input_ids_BT).astype(self.execution.dtype)
+        x_BTE = take_rows(self.embedding, input_ids_BT)
         if self.cfg.frozen_token is not None:
             frozen_BT1 = (input_ids_BT == self.cfg.frozen_token)[..., None]
             x_BTE = jnp.where(frozen_BT1, jax.lax.stop_gradient(x_BTE), x_BTE)
+        return self.place_vectors(x_BTE, scaled=scaled)
+
+    def place_vectors(self, x_BTE: jax.Array, *, scaled: bool = True) -> jax.Array:
+        """Returns vectors that stand where rows of the table would, in the dtype of the model."""
+        x_BTE = x_BTE.astype(self.execution.dtype)
         if not scaled:
             return x_BTE
         return x_BTE * jnp.asarray(self.cfg.scale, x_BTE.dtype)

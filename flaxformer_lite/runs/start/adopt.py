@@ -19,6 +19,7 @@ from flaxformer_lite.config import (
     ExperimentConfig,
     ModelConfig,
     PluginError,
+    TokenizerConfig,
     TrainConfig,
     from_config_dict,
     page_plugins,
@@ -27,6 +28,7 @@ from flaxformer_lite.config import (
 )
 from flaxformer_lite.config.architecture import INIT_FIELDS, TASK_FIELDS, WEIGHTLESS_FIELDS
 from flaxformer_lite.config.execution import EXECUTION_FIELDS
+from flaxformer_lite.data.open_tokenizer import open_tokenizer
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.model_details import load_sentence_layers, load_tokenizer, template_of
 from flaxformer_lite.model_folder import find_run_config, is_workdir, on_disk
@@ -95,7 +97,9 @@ def read_experiment(
     data = dict(config.get("data", {}))
     section = dict(config.get("model", {}))
     tokenizer = dict(data.get("tokenizer", {}))
-    names_tokenizer = any(name.startswith("data.tokenizer.") for name in given)
+    names_tokenizer = any(
+        name.startswith("data.tokenizer.") and name != "data.tokenizer.add" for name in given
+    )
     if not tokenizer.get("path") and not names_tokenizer:
         if begun and run:
             tokenizer["path"] = _kept_tokenizer(begun, Path(run))
@@ -113,6 +117,10 @@ def read_experiment(
     for name in section:
         if name in kept:
             merged[name] = section[name]
+    if tokenizer.get("add") and tokenizer.get("path") and not begun:
+        chosen = from_config_dict(TokenizerConfig, tokenizer, "config.data.tokenizer")
+        grown = open_tokenizer(chosen.path, chosen.add)
+        merged["vocab_size"] = max(model.vocab_size, grown.vocab_size)
     objective = _objective_of(config)
     # the directory that a run began from may be gone
     if begun:

@@ -17,6 +17,7 @@ from flaxformer_lite.model_folder import on_disk
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.nn.adapters.merge import initial_factors
 from flaxformer_lite.open_model import open_pretrained
+from flaxformer_lite.pretrained.grow_tables import grow_vocabulary
 from flaxformer_lite.pretrained.layouts import Slices
 from flaxformer_lite.pretrained.lazy_params import Stored
 from flaxformer_lite.pretrained.load import is_of_head
@@ -76,7 +77,7 @@ def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState]
 
 def _open(cfg: ExperimentConfig, folder: str) -> tuple[nn.Module, dict]:
     try:
-        return open_pretrained(
+        model, stored = open_pretrained(
             folder,
             cfg.model.head,
             family=cfg.model.family,
@@ -88,6 +89,9 @@ def _open(cfg: ExperimentConfig, folder: str) -> tuple[nn.Module, dict]:
         )
     except (ConfigError, WeightsError) as error:
         raise ConfigError(f"train.init_from: {error}") from None
+    if cfg.data.tokenizer.add and cfg.model.vocab_size > model.cfg.vocab_size:
+        return grow_vocabulary(model, stored, cfg.model.vocab_size)
+    return model, stored
 
 
 def _check_same_model(folder: str, stored: ModelConfig, cfg: ModelConfig) -> None:
