@@ -76,7 +76,7 @@ def test_a_run_in_the_home_folder(tmp_path, monkeypatch):
         content_cache.local,
         pages.locate,
         tokenizer.load,
-        lambda path: text._roots(path, "data.path"),
+        lambda path: text._roots(path, "data.path", "train"),
     ],
     ids=lambda read: read.__name__,
 )
