@@ -120,9 +120,11 @@ def _write_card(
         base = ""
         if hub.is_hub(begun):
             base = hub.name_of(begun)
-        base_folder = source
+        base_folder: Path | None = source
         if run is not None:
-            base_folder = Path(begun)
+            base_folder = None
+            if begun:
+                base_folder = Path(begun)
         labels = []
         if cfg.head in NAMED_HEADS:
             labels = load_labels(source, allow_plugins=allow_plugins)

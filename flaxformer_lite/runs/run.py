@@ -86,7 +86,10 @@ def _write_card(experiment: Experiment, folder: Path, place: Path) -> None:
     labels = ()
     if model.head in NAMED_HEADS:
         labels = experiment.cfg.objective.class_names
-    source = CardSource(base, Path(begun), folder, labels, "flaxformer_lite", allow_plugins=True)
+    base_folder = None
+    if begun:
+        base_folder = Path(begun)
+    source = CardSource(base, base_folder, folder, labels, "flaxformer_lite", allow_plugins=True)
     try:
         count = param_count(experiment.program.saved_params(experiment.program.target.params))
         write_card(folder, make_card(str(place), model, count, source))

@@ -69,6 +69,13 @@ def test_converted_weights_have_a_card_with_the_license_of_their_base(tmp_path, 
     assert 'AutoModelForCausalLM.from_pretrained("new")' in code(card)
 
 
+def test_the_current_folder_is_no_base(workdir, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "README.md").write_text(FRONT)
+    main(["convert", str(workdir), "new"])
+    assert "apache" not in (tmp_path / "new" / "README.md").read_text()
+
+
 def test_a_card_that_cannot_be_made_stops_no_conversion(tmp_path, monkeypatch, capsys):
     def fail(*_):
         raise OSError("a full disk")
