@@ -25,6 +25,7 @@ READ = (
     ".spm",
     ".txt",
     ".bytes",
+    "README.md",  # license and language, for the card of what is made of the model
 )
 WEIGHTS = (".safetensors", ".msgpack")
 SINGLE = ("model.safetensors", "adapter_model.safetensors")

@@ -18,7 +18,7 @@ from flaxformer_lite.cli.open_model import folder_of, print_notice, print_warnin
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.config.choices import DTYPES
 from flaxformer_lite.model_details import load_labels
-from flaxformer_lite.model_folder import is_workdir
+from flaxformer_lite.model_folder import is_workdir, on_disk
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.open_model import open_pretrained
 from flaxformer_lite.pretrained import folder, save_adapter
@@ -124,7 +124,7 @@ def _write_card(
         if run is not None:
             base_folder = None
             if begun:
-                base_folder = Path(begun)
+                base_folder = on_disk(begun, weights=False)
         labels = []
         if cfg.head in NAMED_HEADS:
             labels = load_labels(source, allow_plugins=allow_plugins)

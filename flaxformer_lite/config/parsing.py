@@ -220,7 +220,10 @@ def choose_plugins(values: ConfigDict, names: dict[str, str]) -> None:
         if name == node.name:
             # Values read through a reference would no longer follow what it refers to.
             kept = dict(node.items(preserve_field_references=True))
-        defaults = _defaults(_plugin_class(folder, name, f"config.{path}"))
+        plugin = _plugin_class(folder, name, f"config.{path}")
+        hints = declared_fields(plugin)
+        kept = {_new_name(key, hints, kept): value for key, value in kept.items()}
+        defaults = _defaults(plugin)
         with parent.unlocked():
             parent[last] = ConfigDict({"name": name, **defaults, **kept})
 

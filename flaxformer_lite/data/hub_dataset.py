@@ -187,8 +187,14 @@ def _splits_of_entry(entry: Json, names: list[str]) -> Splits:
 
 def _compile_pattern(pattern: str) -> re.Pattern[str]:
     """Compiles a pattern of files, in which `*` stays in a folder and `**` does not."""
-    found = re.split(r"(\*\*/|\*\*|\*|\?)", pattern.removeprefix("./"))
-    return re.compile("".join(WILDCARDS.get(part, re.escape(part)) for part in found))
+    found = re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]/]+\])", pattern.removeprefix("./"))
+    compiled = ""
+    for part in found:
+        if part.startswith("["):  # a set of letters, as in data/train-[0-9]*.csv
+            compiled += part.replace("[!", "[^", 1)
+        else:
+            compiled += WILDCARDS.get(part, re.escape(part))
+    return re.compile(compiled)
 
 
 def _configs_of_names(names: list[str], below: str = "") -> dict[str, Splits]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import numbers
 from collections.abc import Callable
 
 import flax.linen as nn
@@ -46,8 +47,13 @@ def grow_vocabulary(
             new = random.normal(mean, deviation, (count, *mean.shape))
         return np.concatenate([rows, new.astype(rows.dtype)])
 
-    LOG.warning("new tokens: rows %s of the tables are new; train them before use.", new_tokens)
-    return _grow(model, stored, "vocab_size", vocab_size, more_rows)
+    old = model.cfg.vocab_size
+    grown = _grow(model, stored, "vocab_size", vocab_size, more_rows)
+    if vocab_size > old:
+        LOG.warning(
+            "new tokens: %d rows, by %r; train them before use.", vocab_size - old, new_tokens
+        )
+    return grown
 
 
 def grow_positions(
@@ -93,9 +99,10 @@ def grow_positions(
             grown = (1 - share) * positions[low] + share * positions[low + 1]
         return np.concatenate([rows[:unused], grown.astype(rows.dtype)])
 
-    if model.cfg.has_position_table:
-        LOG.warning("new positions: %s from %d of them.", new_positions, old)
-    return _grow(model, stored, "max_length", max_length, more_rows)
+    grown = _grow(model, stored, "max_length", max_length, more_rows)
+    if model.cfg.has_position_table and max_length > old:
+        LOG.warning("new positions: %d rows, by %r of %d.", max_length - old, new_positions, old)
+    return grown
 
 
 def _grow(
@@ -107,11 +114,11 @@ def _grow(
 ) -> tuple[nn.Module, dict]:
     """Changes a size of the model, and the one axis of each parameter that follows it."""
     old = getattr(model.cfg, field)
-    if isinstance(size, bool) or not isinstance(size, int) or size < old:
+    if isinstance(size, bool) or not isinstance(size, numbers.Integral) or size < old:
         raise ConfigError(
             f"{field}={size!r}: must be a whole number, at least the {old} of the weights."
         )
-    grown = model.clone(cfg=dataclasses.replace(model.cfg, **{field: size}))
+    grown = model.clone(cfg=dataclasses.replace(model.cfg, **{field: int(size)}))
     shapes = parameter_shapes(grown)
     flat = flatten_dict(stored, sep="/")
     for path, leaf in flat.items():

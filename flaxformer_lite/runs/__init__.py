@@ -1,1 +1,1 @@
-"""A training run: the loop, its workdir, reports and watchers."""
+"""A training run: the loop, its workdir, reports and callbacks."""

@@ -90,7 +90,7 @@ def train_experiment(
     """Trains, starting from the newest checkpoint if there is one; see `run`.
 
     Args:
-      experiment: what `prepare` makes of the config.
+      experiment: what `prepare_experiment` makes of the config.
       requested: the config before the run resolved it.
       files: the workdir.
       clock: has measured the time since the start.
@@ -134,6 +134,9 @@ def train_experiment(
             data = experiment.train_data
             write_inputs(workdir, cfg, data.tokenizer, data.fingerprint)
             page = RunPage(workdir, cfg, requested, about, recorder, clock)
+        evaluations = group.coordinate(
+            "records", len(recorder.of("eval")), lambda counts: counts[0]
+        )
         reporting = Reporting(recorder, terminal, clock, RecompileCounter())
         summary = Summary(experiment, selection, page, place, begin.step, reporting)
         callbacks = [
@@ -151,9 +154,6 @@ def train_experiment(
                 record |= callback.remembered()
             return record
 
-        evaluations = group.coordinate(
-            "records", len(recorder.of("eval")), lambda counts: counts[0]
-        )
         evaluation = Evaluation(
             experiment,
             selection,

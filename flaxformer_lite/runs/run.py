@@ -10,6 +10,7 @@ from flaxformer_lite.checkpoints.manager import first_line
 from flaxformer_lite.checkpoints.mirror import open_mirror, place_of
 from flaxformer_lite.checkpoints.workdir import newest_first
 from flaxformer_lite.config import ExperimentConfig
+from flaxformer_lite.model_folder import on_disk
 from flaxformer_lite.pretrained.load import NAMED_HEADS
 from flaxformer_lite.runs.callbacks.tracking import check_installed
 from flaxformer_lite.runs.experiment import Experiment
@@ -41,7 +42,7 @@ def run(
       cfg: an ExperimentConfig, or the ConfigDict of a page, as `pages.get_config` returns it.
       workdir: a folder, or an address such as gs://bucket/run, for checkpoints/, best/ (with
         `train.best`), metrics.jsonl, samples.jsonl, tensorboard/, config.json, tokenizer/ and
-        report.html.
+        report.html, and a model card, README.md, when it ends.
       group: the processes of the run; each writes its part of the checkpoints, and process 0
         everything else.
       interrupt: handles signals; by default they keep their usual handlers.
@@ -86,11 +87,13 @@ def _write_card(experiment: Experiment, folder: Path, place: Path) -> None:
     labels = ()
     if model.head in NAMED_HEADS:
         labels = experiment.cfg.objective.class_names
-    base_folder = None
-    if begun:
-        base_folder = Path(begun)
-    source = CardSource(base, base_folder, folder, labels, "flaxformer_lite", allow_plugins=True)
     try:
+        base_folder = None
+        if begun:
+            base_folder = on_disk(begun, weights=False)
+        source = CardSource(
+            base, base_folder, folder, labels, "flaxformer_lite", allow_plugins=True
+        )
         count = param_count(experiment.program.saved_params(experiment.program.target.params))
         write_card(folder, make_card(str(place), model, count, source))
     except Exception as error:  # the run has ended well

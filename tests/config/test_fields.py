@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flaxformer_lite import registry
+from flaxformer_lite import pages, registry
 from flaxformer_lite.config import (
     ConfigError,
     DataConfig,
@@ -16,7 +16,7 @@ from flaxformer_lite.config import (
 )
 from flaxformer_lite.config.experiment import MeshConfig, TokenizerConfig, TrainConfig
 from flaxformer_lite.config.mixture import SourceConfig
-from flaxformer_lite.config.parsing import RENAMED
+from flaxformer_lite.config.parsing import RENAMED, choose_plugins
 from flaxformer_lite.config.rules import declared_fields
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 
@@ -64,3 +64,14 @@ def test_the_old_name_of_a_field_is_read(old, new):
     assert from_config_dict(kinds[new], {old: 0.5}) == kinds[new](**{new: 0.5})
     with pytest.raises(ConfigError, match=f"{old}: no such field"):
         from_config_dict(kinds[new], {old: 0.5, new: 0.5})
+
+
+def test_a_page_with_an_old_name_is_read_by_the_command_line():
+    page = pages.get_config("moe_tiny")
+    moe = page.model.feed_forward
+    with page.unlocked():
+        moe.bias_rate = 0.01
+        del moe["router_bias_update_rate"]
+    choose_plugins(page, {})
+    cfg = from_config_dict(ExperimentConfig, page)
+    assert cfg.model.feed_forward.router_bias_update_rate == 0.01

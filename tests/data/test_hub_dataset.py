@@ -305,3 +305,9 @@ def test_a_config_of_another_place_names_no_dataset():
     for value in ("hf://datasets/org/topics", "hf://org/model"):
         with pytest.raises(ConfigError, match="only gs:// and s3://"):
             DataConfig(cache=value)
+
+
+def test_a_pattern_may_hold_a_set_of_letters():
+    compiled = hub_dataset._compile_pattern("data/train-[0-9]*.csv")
+    assert compiled.fullmatch("data/train-00.csv") and not compiled.fullmatch("data/train-a.csv")
+    assert hub_dataset._compile_pattern("[!a].csv").fullmatch("b.csv")

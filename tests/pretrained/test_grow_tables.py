@@ -87,3 +87,10 @@ def test_another_choice_is_refused():
     model, params = made("gpt2", "lm")
     with pytest.raises(ConfigError, match="new_tokens='zeros': must be 'mean' or 'normal'"):
         grow_vocabulary(model, params, 70, new_tokens="zeros")
+
+
+def test_the_same_size_changes_and_says_nothing(caplog):
+    model, params = made("gpt2", "lm")
+    grown, same = grow_vocabulary(model, params, np.int64(64))
+    assert grown.cfg == model.cfg and not caplog.records
+    jax.tree.map(np.testing.assert_array_equal, same, params)

@@ -103,6 +103,11 @@ def test_each_kind_is_loaded_by_its_library(cfg, source, line):
     compile(code(card), "card", "exec")
 
 
+def test_of_several_files_the_folders_are_left_out():
+    assert model_card._last_name("/home/me/a.txt, /b/c.txt") == "a.txt, c.txt"
+    assert model_card._last_name("hf://datasets/a/b,/home/me/y") == "hf://datasets/a/b, y"
+
+
 def test_labels_are_listed_in_the_order_of_the_logits():
     card = make_card("new", bert.config("tiny"), 3, CardSource(labels=("ham", "spam")))
     assert "`ham`, `spam`, in the order of the logits." in card

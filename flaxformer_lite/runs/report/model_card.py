@@ -169,7 +169,8 @@ def _inherited(folder: Path | None) -> list[str]:
     """Returns the lines about license and language of the card of the model it was made from."""
     if folder is None or not (folder / FILE).is_file():
         return []
-    text = read_bytes(folder / FILE, limit=LARGEST).decode(errors="replace")
+    text = read_bytes(folder / FILE, limit=LARGEST).decode("utf-8-sig", errors="replace")
+    text = text.replace("\r\n", "\n")
     front = re.match(r"---\n(.*?)\n---\n", text, re.S)
     if front is None:
         return []
@@ -230,10 +231,15 @@ def _auto_class(cfg: ModelConfig) -> str:
 def _labels(names: Sequence[str]) -> list[str]:
     if not names:
         return []
-    shown = ", ".join(f"`{name}`" for name in names[:MOST_LABELS])
+    shown = ", ".join(f"`{_in_code(name)}`" for name in names[:MOST_LABELS])
     if len(names) > MOST_LABELS:
         shown += f" and {len(names) - MOST_LABELS} more"
     return ["", "## Labels", "", f"{shown}, in the order of the logits."]
+
+
+def _in_code(name: str) -> str:
+    """Returns a label as it can stand between backticks on one line."""
+    return " ".join(name.replace("`", "'").split())
 
 
 def _section(title: str, head: tuple[str, str], rows: Iterable[tuple[str, object]]) -> list[str]:
@@ -292,7 +298,15 @@ def _training(trained: ExperimentConfig) -> Rows:
 
 
 def _last_name(path: str) -> str:
-    """Returns the name of a file without its folders, which are of one machine."""
-    if hub.is_hub(path):
-        return path
-    return path.rstrip("/").rpartition("/")[2]
+    """Returns the names of files without their folders, which are of one machine.
+
+    Args:
+      path: of a file or folder, or several separated by commas; addresses of the Hub stay whole.
+    """
+    names = []
+    for part in path.split(","):
+        part = part.strip()
+        if not hub.is_hub(part):
+            part = part.rstrip("/").rpartition("/")[2]
+        names.append(part)
+    return ", ".join(names)
