@@ -383,7 +383,9 @@ def test_a_stopped_run_ends_equal_bit_for_bit(trained, tmp_path):
     half = dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, steps=15))
     with pytest.raises(ConfigError, match="linear schedule is a function of it"):
         flaxformer_lite.run(half, tmp_path / "run"), flaxformer_lite.run(cfg, tmp_path / "run")
-    constant = page(trained, **{"optimizer.schedule": "constant"})
+    # A warmup by share would follow the number of steps, too.
+    fixed = {"optimizer.schedule": "constant", "optimizer.warmup_steps": 2}
+    constant = page(trained, **fixed)
     whole = read_experiment(constant)
     flaxformer_lite.run(
         dataclasses.replace(whole, train=dataclasses.replace(whole.train, steps=15)),
