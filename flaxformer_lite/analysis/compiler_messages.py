@@ -1,4 +1,4 @@
-"""What XLA's compilers print while they compile, which no Python interface returns."""
+"""Messages that XLA's compilers print, which no Python interface returns."""
 
 import contextlib
 import os

@@ -94,7 +94,9 @@ def convert(
         kind = "transformers"
         if (made / "modules.json").exists():
             kind = "sentence-transformers"
-        card = _write_card(made, src, dst, source, cfg, params, kind, allow_plugins)
+        card = _write_card(
+            made, src, dst, source, cfg, params, kind, allow_plugins, is_scored=not auxiliary
+        )
     if is_push and "\n# license:" in card:
         print_notice(f"{dst}: {model_card.NO_LICENSE}")
     print(f"{dst}: {cfg.family}, head {cfg.head}, {total / 1e6:,.1f} MB in {cfg.param_dtype}")
@@ -109,6 +111,8 @@ def _write_card(
     params: dict,
     kind: str,
     allow_plugins: bool,
+    *,
+    is_scored: bool = True,
 ) -> str:
     """Writes the model card beside the weights, and returns it; one that fails is left out."""
     try:
@@ -125,6 +129,8 @@ def _write_card(
             base_folder = None
             if begun:
                 base_folder = on_disk(begun, weights=False)
+        if not is_scored:  # the run's scores are those of its first model
+            run = None
         labels = []
         if cfg.head in NAMED_HEADS:
             labels = load_labels(source, allow_plugins=allow_plugins)

@@ -140,7 +140,7 @@ class TableSizes(TypedDict, total=False):
 
 
 class StackCall(TypedDict):
-    """What a stack tells the mixers that prepare its context.
+    """The options that a stack passes to the mixers that prepare its context.
 
     Attributes:
       causal: whether each token sees only itself and earlier ones.

@@ -1,4 +1,4 @@
-"""What serves few, or another tool's format: each package stands on the core's public interface.
+"""Packages for few users or for other tools' formats, each on the core's public interface.
 
 Nothing of the core imports it. The core finds what a package adds by name, in a folder of the
 package that is called after its kind:

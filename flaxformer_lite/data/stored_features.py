@@ -32,7 +32,7 @@ TREES = {"tuple": tuple, "list": list}
 
 @dataclass(frozen=True, eq=False)
 class Leaf:
-    """What the values of a leaf have in common in all features of a form; `_leaf` makes one."""
+    """The form of a leaf in all features that have it; `_leaf` makes one."""
 
     kind: str  # array, plain (a number of Python) or json (a text, or a list of plain values)
     dtype: np.dtype

@@ -112,7 +112,7 @@ def parse_object(
     for name, kind in (kinds or {}).items():
         value = values.get(name)
         if value is not None and not is_kind(value, kind):
-            raise error(f"{where}: {name}={quote_value(value)}: must be {spelled(kind)}.")
+            raise error(f"{where}: {name}={quote_value(value)}: must be {name_kind(kind)}.")
     return values
 
 
@@ -130,10 +130,10 @@ def is_kind(value: object, kind: Kind) -> bool:
     return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
 
 
-def spelled(kind: Kind) -> str:
+def name_kind(kind: Kind) -> str:
     """Returns the name of a type for a message."""
     if isinstance(kind, tuple):
-        return " or ".join(map(spelled, kind))
+        return " or ".join(map(name_kind, kind))
     return KINDS[kind]
 
 

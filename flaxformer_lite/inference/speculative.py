@@ -55,7 +55,7 @@ class Draft(flax.struct.PyTreeNode):
 
 
 class GuessLoop(flax.struct.PyTreeNode):
-    """What stays the same while rows are written.
+    """The constants of a loop that writes rows.
 
     Attributes:
       model, params: the model that writes.

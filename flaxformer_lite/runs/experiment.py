@@ -57,7 +57,7 @@ class RunData(Dataset, Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """What `prepare_experiment` in runs/start/setup.py makes of a config.
+    """A prepared run, as `prepare_experiment` in runs/start/setup.py makes it of a config.
 
     Attributes:
       program: the compiled steps, and the shapes and shardings of the state.

@@ -47,7 +47,7 @@ from flaxformer_lite.training.state import TrainState
 
 
 class RunResult(NamedTuple):
-    """What a run came to.
+    """The result of a run.
 
     Attributes:
       steps: the steps that are done, in this call and earlier ones.

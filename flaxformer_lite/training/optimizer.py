@@ -63,7 +63,7 @@ def schedule(cfg: OptimizerConfig, steps: int) -> Callable[[jax.Array], jax.Arra
 
 
 class LeafLabel(NamedTuple):
-    """What the update rule asks of a parameter's path.
+    """The answers about a parameter's path that the update rule needs.
 
     Attributes:
       decays: whether it is a weight matrix or token embedding, which weight decay shrinks.

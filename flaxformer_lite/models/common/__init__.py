@@ -1,1 +1,1 @@
-"""What families have in common: values, names of weights and of fields in config.json, heads."""
+"""Values, names of weights and of fields in config.json, and heads that families share."""

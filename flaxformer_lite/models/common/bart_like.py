@@ -1,4 +1,4 @@
-"""What BART shares with families like it: values, names of weights and fields, heads."""
+"""Values, names of weights and fields, and heads that BART shares with families like it."""
 
 import jax
 import jax.numpy as jnp

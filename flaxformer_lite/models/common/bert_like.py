@@ -1,4 +1,4 @@
-"""What BERT shares with families like it: values, names of weights and fields, heads."""
+"""Values, names of weights and fields, and heads that BERT shares with families like it."""
 
 from flaxformer_lite.models.fields import ModelFields
 from flaxformer_lite.models.weight_map import add_prefix, attention_rows, weight_rows

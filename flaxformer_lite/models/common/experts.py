@@ -1,4 +1,4 @@
-"""What families with experts share: their record, and the losses of their routers in files."""
+"""The record of experts that families share, and the losses of their routers in files."""
 
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.read import Json

@@ -1,4 +1,4 @@
-"""What GPT-2 shares with families like it: values, names of weights and fields, heads."""
+"""Values, names of weights and fields, and heads that GPT-2 shares with families like it."""
 
 from flaxformer_lite.models.common import bert_like
 from flaxformer_lite.models.skeletons.decoder import DecoderModel

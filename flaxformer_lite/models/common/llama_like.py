@@ -1,4 +1,4 @@
-"""What Llama shares with families like it: values, names of weights and fields, heads."""
+"""Values, names of weights and fields, and heads that Llama shares with families like it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What Qwen's families share: sizes, windows, and the names and fields of their experts."""
+"""Sizes, windows, and the names and fields of experts that Qwen's families share."""
 
 from typing import Any
 

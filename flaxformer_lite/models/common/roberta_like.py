@@ -1,4 +1,4 @@
-"""What RoBERTa shares with families like it: values, names of weights and fields, heads."""
+"""Values, names of weights and fields, and heads that RoBERTa shares with families like it."""
 
 import jax.numpy as jnp
 

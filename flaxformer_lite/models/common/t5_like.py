@@ -1,4 +1,4 @@
-"""What T5 shares with families like it: values, names of weights and fields, heads."""
+"""Values, names of weights and fields, and heads that T5 shares with families like it."""
 
 from typing import ClassVar
 

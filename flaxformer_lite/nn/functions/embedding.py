@@ -1,4 +1,4 @@
-"""What embeddings read: rows of tables, and position ids counted within each document."""
+"""Rows of embedding tables, and position ids counted within each document."""
 
 import jax
 import jax.numpy as jnp

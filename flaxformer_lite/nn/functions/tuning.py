@@ -1,4 +1,4 @@
-"""What depends on the kind of device, in one file; callers ask by what they want to compute.
+"""All tuning for kinds of devices; callers ask by what they want to compute.
 
 None of it changes a number by more than rounding. Each optimization states its gain: on CPUs
 measured on a 2-core AMD EPYC (docs/benchmarks/README.md), for TPUs as their compiler estimates it

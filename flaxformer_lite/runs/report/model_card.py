@@ -51,7 +51,7 @@ Rows = list[tuple[str, object]]
 
 
 class CardSource(NamedTuple):
-    """What a card is made of, beside the model.
+    """The sources of a card, beside the model.
 
     Attributes:
       base: ORG/NAME of the model that it was made from, if that is on the Hub.

@@ -13,7 +13,7 @@ from flaxformer_lite.runs.report.terminal import Terminal
 
 @dataclasses.dataclass(frozen=True)
 class Reporting:
-    """What the callbacks of a run report to.
+    """The outputs and measures that the callbacks of a run share.
 
     Attributes:
       recorder: writes metrics.jsonl and samples.jsonl.
