@@ -29,7 +29,7 @@ from flaxformer_lite.config import (
 from flaxformer_lite.config.architecture import INIT_FIELDS, TASK_FIELDS, WEIGHTLESS_FIELDS
 from flaxformer_lite.config.execution import EXECUTION_FIELDS
 from flaxformer_lite.data.open_tokenizer import open_tokenizer
-from flaxformer_lite.files.read import Json
+from flaxformer_lite.files.read import Json, parse_object
 from flaxformer_lite.model_details import load_sentence_layers, load_tokenizer, template_of
 from flaxformer_lite.model_folder import find_run_config, is_workdir, on_disk
 from flaxformer_lite.objectives.base import Objective
@@ -38,6 +38,7 @@ from flaxformer_lite.pretrained import folder, hf_config
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from flaxformer_lite.pretrained.tokenizer import BYTES
 from flaxformer_lite.runs.start import resume
+from flaxformer_lite.storage.objects import objects_at
 from flaxformer_lite.storage.stores import StorageError, is_url
 from flaxformer_lite.text import tokenizer
 from flaxformer_lite.text.published_tokenizer import JSON
@@ -215,14 +216,16 @@ def _begun(
 
 def _with_frame(config: ConfigDict, run: str | Path) -> ConfigDict:
     """Returns a page that frames documents as its run does, if one has begun."""
-    if is_url(run):
-        run = mirror.fetched(str(run))
-    if not workdir.newest_first(Path(run), "checkpoints"):
+    store = objects_at(str(run))
+    inputs: Json = {}
+    with contextlib.suppress(ConfigError, StorageError):  # damaged; the next start tells it
+        if store and store.below("checkpoints").names():
+            inputs = parse_object(store.read("config.json") or b"{}", f"{run}/config.json")
+        elif not store and workdir.newest_first(mirror.place_of(run), "checkpoints"):
+            inputs = workdir.read_inputs(mirror.place_of(run))
+    if not isinstance(inputs.get("config"), dict):
         return config
-    try:
-        stored = workdir.complete_config(workdir.read_inputs(Path(run))["config"])
-    except ConfigError:  # damaged; the next start writes it again
-        return config
+    stored = workdir.complete_config(inputs["config"])
     values = config.to_dict()
     tokenizer = values.get("data", {}).get("tokenizer")
     frame = stored.get("data", {}).get("tokenizer", {}).get("frame")
