@@ -210,7 +210,7 @@ def test_what_is_marked_is_learned_and_a_template_without_marks_is_refused(words
         Instruction(template=marked_only, learn="marked"), [user("a"), answer("b")], words
     )
     assert " ".join(told[:4]) == "<|im_start|> user [a] <|im_end|>" and "[b]" in told
-    with pytest.raises(ConfigError, match="learn='marked'.*no {% generation %}"):
+    with pytest.raises(ConfigError, match=r"learn='marked'.*no \{% generation %\}"):
         marked(Instruction(template=CHATML, learn="marked"), [user("a"), answer("b")], words)
 
 
