@@ -1,6 +1,6 @@
 """Conversations as tokens: rendered by a chat template, with the tokens of each answer marked."""
 
-import os.path
+import bisect
 import re
 import secrets
 from collections.abc import Sequence
@@ -155,7 +155,8 @@ def _span(
 
 def _shared(a: str, b: str) -> int:
     """Returns the number of characters with which both texts begin."""
-    return len(os.path.commonprefix([a, b]))
+    lengths = range(1, min(len(a), len(b)) + 1)
+    return bisect.bisect_left(lengths, True, key=lambda length: a[:length] != b[:length])
 
 
 def _conversation(

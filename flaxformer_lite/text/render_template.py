@@ -15,8 +15,14 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from collections.abc import Callable, ItemsView, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from jinja2.parser import Parser
+
+Variables = dict[str, Any]  # JSON
 
 MEMORY = 1 << 30  # bytes
 LONGEST = 1 << 22  # characters of a prompt
@@ -41,7 +47,7 @@ def main() -> None:
     sys.stdout.buffer.write(json.dumps(answer(request)).encode())
 
 
-def answer(request: dict[str, Any]) -> dict[str, Any]:
+def answer(request: Variables) -> Variables:
     """Renders {"template": text, "batch": [variables]}.
 
     Returns {"rendered": [...], "unread": [name]}, or {"error": text} of a template that is no
@@ -96,33 +102,34 @@ class _Marks:
         return text
 
 
-class _Message(dict):
+class _Message(dict[str, object]):
     """A message of which the keys that are read are noted."""
 
-    seen: set[str] = set()
+    seen: ClassVar[set[str]] = set()
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: str) -> object:
         self.seen.add(key)
         return super().__getitem__(key)
 
-    def __contains__(self, key: Any) -> bool:
-        self.seen.add(key)
+    def __contains__(self, key: object) -> bool:
+        self.seen.add(str(key))
         return super().__contains__(key)
 
-    def get(self, key: Any, default: Any = None) -> Any:
+    def get(self, key: str, default: object = None) -> object:
         self.seen.add(key)
         return super().get(key, default)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[str]:
         self.seen.update(self.keys())
         return super().__iter__()
 
-    def items(self) -> Any:  # json's encoder, and so tojson, reads a message by it
+    # json's encoder, and so tojson, reads a message by it
+    def items(self) -> ItemsView[str, object]:  # type: ignore[override]
         self.seen.update(self.keys())
         return super().items()
 
 
-def _prepared(variables: dict[str, Any]) -> dict[str, Any]:
+def _prepared(variables: Variables) -> Variables:
     """Returns variables as transformers hands them to a template.
 
     A key of a message without a value is left out.
@@ -159,7 +166,7 @@ def _text_of(error: Exception) -> str:
     return "".join(c if c.isprintable() else " " for c in text[:MOST_CHARACTERS])
 
 
-def _environment() -> tuple[Any, _Marks]:
+def _environment() -> tuple["Environment", _Marks]:
     """Returns Jinja's sandbox with the tag and the functions of chat templates."""
     from jinja2 import TemplateError, nodes
     from jinja2.ext import Extension
@@ -168,9 +175,9 @@ def _environment() -> tuple[Any, _Marks]:
     marks = _Marks()
 
     class Generation(Extension):
-        tags = {"generation"}
+        tags = frozenset({"generation"})  # type: ignore[assignment]  # a set that nobody changes
 
-        def parse(self, parser: Any) -> Any:
+        def parse(self, parser: "Parser") -> nodes.Node:
             line = next(parser.stream).lineno
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
             return nodes.CallBlock(self.call_method("note"), [], [], body).set_lineno(line)
@@ -182,14 +189,19 @@ def _environment() -> tuple[Any, _Marks]:
         raise TemplateError(message)
 
     def to_json(
-        value: Any,
+        value: object,
         ensure_ascii: bool = False,
-        indent: Any = None,
-        separators: Any = None,
+        indent: int | str | None = None,
+        separators: tuple[str, str] | None = None,
         sort_keys: bool = False,
     ) -> str:
-        form = {"indent": indent, "separators": separators, "sort_keys": sort_keys}
-        return json.dumps(value, ensure_ascii=ensure_ascii, **form)
+        return json.dumps(
+            value,
+            ensure_ascii=ensure_ascii,
+            indent=indent,
+            separators=separators,
+            sort_keys=sort_keys,
+        )
 
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]

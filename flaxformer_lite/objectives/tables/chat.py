@@ -144,7 +144,7 @@ def _check_calls(message: Json, number: int, role: str) -> None:
                 _parsed(function["arguments"], where)
 
 
-def _parsed(text: str, where: str) -> Any:
+def _parsed(text: str, where: str) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -44,7 +44,7 @@ class Instruction(ChatTask):
 
     # the answers of a conversation: all, the last, or what the template has within generation
     # tags and nothing else; tags that it has count in any case
-    learn: Annotated[str, OneOf(("all", "last", "marked"))] = "all"  # type: ignore[misc]
+    learn: Annotated[str, OneOf(("all", "last", "marked"))] = "all"
     packed: bool = True  # whether short training rows share an example
     z_loss: NotNegative = 0.0
     label_smoothing: Probability = 0.0
