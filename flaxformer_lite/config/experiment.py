@@ -4,6 +4,7 @@ Every rule that needs no array is checked here, so that a mistake costs a second
 instead of a compilation and a stack trace.
 """
 
+import json
 import math
 import re
 from dataclasses import dataclass, field, replace
@@ -87,6 +88,22 @@ class TokenizerConfig(Record):
         return self.name, self.vocab_size, *[self.min_count] * (self.name == "words")
 
 
+def is_object(value: str) -> str:
+    """Checks that a text is empty or a JSON object."""
+    try:
+        if isinstance(json.loads(value or "{}"), dict):
+            return ""
+    except (ValueError, RecursionError):
+        pass
+    return 'must be a JSON object, such as {"enable_thinking": false}.'
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatConfig(Record):
+    # of the chat template, for all rows, such as {"enable_thinking": false}
+    variables: Annotated[str, is_object] = ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(Record):
     # files, folders, patterns or datasets of the Hub: text, jsonl, tables or token ids; empty:
@@ -107,6 +124,7 @@ class DataConfig(Record):
     # built in: Python, English, or pairs of both
     corpus: Annotated[str, OneOf(choices.CORPORA)] = "stdlib_code"
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    chat: ChatConfig = field(default_factory=ChatConfig)
     length: Size = 128  # T, tokens an example
     # T of the decoder in sequence-to-sequence objectives; 0: what the objective needs
     target_length: Count = 0

@@ -23,7 +23,7 @@ from flaxformer_lite.data.digests import digest_of
 from flaxformer_lite.data.scan import RoleRow, RoleRows
 from flaxformer_lite.data.stored_features import FeatureWriter, StoredFeatures
 from flaxformer_lite.data.table import Table
-from flaxformer_lite.objectives.rows import Messages
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.runtime import progress
 from flaxformer_lite.storage import content_cache
@@ -66,6 +66,7 @@ class LabelledRecords:
     cut: int = 0  # examples that lost tokens, as they were too long
     dropped: int = 0  # rows without an example
     first: int = 0  # the number of the first row that `encode` gets
+    variables: Json = field(default_factory=dict)  # of chat templates
     known: dict[str, Any] = field(default_factory=dict)  # what `has` and `number` remember
 
     def __len__(self) -> int:
@@ -93,13 +94,15 @@ class LabelledRecords:
         return spans
 
     def conversations(
-        self, template: str, chats: Sequence[Messages], known: Sequence[bool]
+        self, template: str, chats: Sequence[Json], learn: str
     ) -> list[conversations.Conversation]:
         """Tokenizes conversations by a chat template, with the tokens of answers marked.
 
         See text/conversations.py.
         """
-        return conversations.encode(self.tokenizer, template, chats, known=known)
+        return conversations.encode(
+            self.tokenizer, template, [self.variables | chat for chat in chats], learn=learn
+        )
 
     def has(self, role: str) -> bool:
         """Returns whether any row has a value for this role."""
@@ -139,6 +142,7 @@ def encode_rows(
     if types < 2:
         frame = replace(frame, second_type=0)
     reader = LabelledRecords(chosen, frame, length, target_length, read, rows, skeleton=skeleton)
+    reader = replace(reader, variables=json.loads(cfg.chat.variables or "{}"))
     records = None
     if root and read.is_stored and is_cacheable(objective):
         with contextlib.suppress(stored.Unstorable):
@@ -221,6 +225,8 @@ def _encoded_in_files(objective: Task, reader: LabelledRecords, root: str) -> La
         astuple(reader.frame),
         *made_by(objective),
     ]
+    if reader.variables:
+        parts.append(json.dumps(reader.variables))
     folder = content_cache.folder(root, f"examples-{digest_of(parts)}", write)
     features = StoredFeatures(folder)
     sizes = stored.map_numbers(folder / "sizes", np.int32)

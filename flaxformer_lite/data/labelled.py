@@ -308,6 +308,11 @@ def fingerprint_rows(objective: Task, records: dict[str, LabelledRecords]) -> st
     """Hashes everything that the examples depend on."""
     train = records["train"]
     tables = [records[name].table.fingerprint for name in SPLITS]
-    made_from = to_config_dict(objective).to_json(), str((train.length, train.target_length))
+    described = to_config_dict(objective)
+    if described.get("learn") == "all":  # what runs did before there was the field
+        del described["learn"]
+    made_from = [described.to_json(), str((train.length, train.target_length))]
+    if train.variables:
+        made_from.append(json.dumps(train.variables))
     parts = *tables, train.tokenizer.fingerprint, *made_from, *registry.code_of(type(objective))
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:16]

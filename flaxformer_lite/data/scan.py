@@ -181,7 +181,7 @@ def _pass(read: Table, rows: Sequence[RoleRow], task: Task, fraction: float, dro
     lacking: dict[str, list[int]] = {}
     blank: dict[str, list[int]] = {}
     as_text = json.JSONEncoder(default=str).encode
-    inputs = [column.role for column in task.columns if not column.predicted]
+    inputs = [column for column in task.columns if not column.predicted]
     needed = [column for column in task.columns if not column.optional]
 
     def documents() -> Iterator[tuple[str]]:
@@ -196,7 +196,11 @@ def _pass(read: Table, rows: Sequence[RoleRow], task: Task, fraction: float, dro
                     continue
                 complete[index] = False
                 _count(problems, column.role, index)
-            document = (as_text([row[role] for role in inputs]),)
+            values = []
+            for column in inputs:
+                if not column.later or row[column.role] is not None:
+                    values.append(row[column.role])
+            document = (as_text(values),)
             hashes[index] = hash_of(document)
             if complete[index] or not drops:
                 yield document

@@ -2,6 +2,7 @@
 
 import json
 import secrets
+from collections.abc import Sequence
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json
@@ -11,7 +12,9 @@ from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
 Messages = list[Json]
 
 
-def encode(tokenizer: PublishedTokenizer, messages: Messages) -> list[int]:
+def encode(
+    tokenizer: PublishedTokenizer, messages: Messages, variables: Json | None = None
+) -> list[int]:
     """Encodes the prompt for the assistant's next turn; only the template can write special tokens.
 
     The spelling of one within a message, such as `<|im_end|>`, is text, so that a message cannot
@@ -20,23 +23,24 @@ def encode(tokenizer: PublishedTokenizer, messages: Messages) -> list[int]:
     Args:
       tokenizer: a tokenizer with a chat template.
       messages: {"role": "system" | "user" | "assistant", "content": text}, in order.
+      variables: what else the template gets, such as `enable_thinking`.
 
     Raises:
       ConfigError: as in `render`.
     """
     guard = str(secrets.randbits(64))  # digits pass through every filter of a template
     broken = chat_template.guarded(messages, tokenizer.special_pattern, guard)
-    return tokenizer.encode_guarded(render(tokenizer, broken), guard)
+    return tokenizer.encode_guarded(render(tokenizer, broken, variables), guard)
 
 
-def render(tokenizer: PublishedTokenizer, messages: Messages) -> str:
+def render(tokenizer: PublishedTokenizer, messages: Messages, variables: Json | None = None) -> str:
     """Renders the prompt for the assistant's next turn.
 
     Rendering runs in a separate process, with a time limit.
 
     Args:
       tokenizer: a tokenizer with a chat template.
-      messages: as in `encode`.
+      messages, variables: as in `encode`.
 
     Raises:
       ConfigError: there is no template, or as in text/chat_template.py.
@@ -44,8 +48,27 @@ def render(tokenizer: PublishedTokenizer, messages: Messages) -> str:
     if not tokenizer.chat_template:
         raise ConfigError("chat: this model has no chat template; pass the prompt as plain text.")
     tokens = {f"{role}_token": token for role, token in tokenizer.tokens.items()}
-    variables = {"messages": messages, "add_generation_prompt": True, **tokens}
-    return chat_template.render(tokenizer.chat_template, [variables])[0]
+    given = tokens | (variables or {})
+    given |= {"messages": messages, "add_generation_prompt": True}
+    return chat_template.render(tokenizer.chat_template, [given])[0]
+
+
+def read_variables(given: Sequence[str], flag: str) -> Json:
+    """Reads variables of a chat template from KEY=VALUE; a value is JSON, or else a text.
+
+    Raises:
+      ConfigError: one has no `=`, or no key.
+    """
+    variables: Json = {}
+    for each in given:
+        key, equals, value = each.partition("=")
+        if not equals or not key.isidentifier():
+            raise ConfigError(f"{flag}={each!r}: must be KEY=VALUE, such as enable_thinking=false.")
+        try:
+            variables[key] = json.loads(value)
+        except (ValueError, RecursionError):
+            variables[key] = value
+    return variables
 
 
 def standalone_template(tokenizer: PublishedTokenizer) -> str:
@@ -55,4 +78,6 @@ def standalone_template(tokenizer: PublishedTokenizer) -> str:
     statements = ""
     for role, token in tokenizer.tokens.items():
         statements += f"{{% set {role}_token = {json.dumps(token)} %}}"
-    return statements + tokenizer.chat_template
+    # A block takes the line end behind it; without one the template's first line would be indented
+    # text, where it begins with a block.
+    return f"{statements}\n{tokenizer.chat_template}" if statements else tokenizer.chat_template

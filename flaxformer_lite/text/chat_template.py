@@ -1,21 +1,33 @@
 """Chat templates, rendered in processes that end if the template does not."""
 
+import functools
 import json
+import logging
 import math
 import re
 import subprocess
 import sys
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.text import render_template
 
+LOG = logging.getLogger("flaxformer_lite")
 SECONDS = 2  # of processor time after the import of jinja2; a usual template takes milliseconds
 EACH = 0.02  # seconds more for each conversation
 PATIENCE = 600  # seconds, on a machine that gives the process no time
 BATCH = 2048  # conversations rendered by one process
 FAILS = "chat: the model's template fails on this conversation"
+
+
+class Rendered(NamedTuple):
+    """A conversation as text, or why the template does not render it."""
+
+    text: str = ""
+    marked: Sequence[Sequence[int]] = ()  # [begin, stop] of what is within `{% generation %}`
+    error: str = ""
 
 
 def render(template: str, batch: list[Json]) -> list[str]:
@@ -26,12 +38,38 @@ def render(template: str, batch: list[Json]) -> list[str]:
         or exceeds the limits of text/render_template.py.
     """
     texts = []
+    for each in render_each(template, batch):
+        if each.error:
+            raise ConfigError(f"{FAILS} ({each.error}).")
+        texts.append(each.text)
+    return texts
+
+
+def render_each(template: str, batch: list[Json]) -> list[Rendered]:
+    """Renders a template for each object of variables; says of each whether it fails.
+
+    Names the variables and the keys of messages that the template never reads, once.
+
+    Raises:
+      ConfigError: the template is no Jinja, or exceeds the limits.
+    """
+    made = []
     for start in range(0, len(batch), BATCH):
         answer = _in_process({"template": template, "batch": batch[start : start + BATCH]})
         if "error" in answer:
             raise ConfigError(f"{FAILS} ({answer['error']}).")
-        texts += answer["texts"]
-    return [_checked(text) for text in texts]
+        made += [_checked(Rendered(**each)) for each in answer["rendered"]]
+        _tell_unread(template, tuple(answer["unread"]))
+    return made
+
+
+@functools.cache
+def _tell_unread(template: str, names: tuple[str, ...]) -> None:
+    # those that every conversation gets, whatever its template reads
+    ours = re.compile("add_generation_prompt|[a-z]+_token")
+    told = [name for name in names if not ours.fullmatch(name)]
+    if told:
+        LOG.warning("the chat template never reads %s.", ", ".join(told))
 
 
 def guarded(value: object, special: re.Pattern[str], guard: str) -> Any:
@@ -70,11 +108,14 @@ def _in_process(request: Json) -> Json:
     return json.loads(done.stdout)
 
 
-def _checked(text: str) -> str:
-    if not text:
-        raise ConfigError(f"{FAILS} (the prompt is empty).")
+def _checked(rendered: Rendered) -> Rendered:
+    """Returns what was rendered; one that is empty or no Unicode as an error."""
+    if rendered.error:
+        return rendered
+    if not rendered.text:
+        return Rendered(error="the prompt is empty")
     try:
-        text.encode()
+        rendered.text.encode()
     except UnicodeEncodeError as error:
-        raise ConfigError(f"{FAILS} (the prompt is not Unicode text: {error}).") from None
-    return text
+        return Rendered(error=f"the prompt is not Unicode text: {error}")
+    return rendered

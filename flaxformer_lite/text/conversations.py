@@ -1,5 +1,6 @@
 """Conversations as tokens: rendered by a chat template, with the tokens of each answer marked."""
 
+import bisect
 import re
 import secrets
 from collections.abc import Sequence
@@ -8,93 +9,195 @@ from typing import NamedTuple
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.rows import ANSWERS, Messages
 from flaxformer_lite.text import chat_template
+from flaxformer_lite.text.chat_template import FAILS, Rendered
 from flaxformer_lite.text.tokenizer import Tokenizer
+
+GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
+PROBE = "fine"  # the answer by which the token that ends a turn is found
+OTHER = "\ue000"  # an answer that shares no letter with any other, as no text has this one
 
 
 class Conversation(NamedTuple):
     """The tokens of a conversation."""
 
     ids: np.ndarray  # [T] int32
-    # [T] int32, 1 for tokens of answers, from their first letter to the token that ends the turn
-    answers: np.ndarray
-    last: int  # the number of tokens before the last answer
+    answers: np.ndarray  # [T] int32, 1 for tokens of answers that are learned
+    prompt: np.ndarray  # int32, what is read before the last answer is written
     end: int | None  # the special token that ends a turn; None if the template has none
 
 
 def encode(
-    tokenizer: Tokenizer, template: str, chats: Sequence[Messages], *, known: Sequence[bool]
+    tokenizer: Tokenizer, template: str, chats: Sequence[Json], *, learn: str = "all"
 ) -> list[Conversation]:
-    """Renders and tokenizes conversations that end with an answer.
+    """Renders and tokenizes conversations; those that do not end with an answer, as a prompt of it.
 
-    Spaces around answers are dropped.
-
-    Each answer is rendered between two marks that nobody can guess, so that its place is exact,
-    whatever the template writes around it. What the template writes after the last one ends a turn:
-    to its first special token, if it has one, that belongs to each answer.
+    The text is tokenized as a whole. Where the template has `{% generation %}`, what is within it
+    is learned. Otherwise an answer is the difference of two renderings: it begins where the
+    conversation goes on after the prompt for it, and ends with the special token that ends its
+    turn. If the template writes earlier turns otherwise once there are later ones, the second
+    rendering has another answer in its place.
 
     Args:
       tokenizer: gives the special tokens.
-      template: Jinja source, rendered with `messages`, `bos_token`, `eos_token` and `pad_token`.
-      chats: conversations of messages {"role", "content"}, the last of role assistant.
-      known: whether the last answer is known, or has no tokens to learn from.
+      template: Jinja source.
+      chats: the variables of each: `messages`, and what else it has, such as `tools`.
+      learn: the answers that are learned: `all`, the `last` one, or as the template has them
+        `marked`.
 
     Raises:
-      ConfigError: as in `text/chat_template.py`; or the template leaves out or repeats an
-        answer.
+      ConfigError: as in `text/chat_template.py`, also that the template refuses a row; or it marks
+        nothing, and `learn` says so.
     """
-    # digits pass through every filter
-    guard = _random_digits()
-    begin = _random_digits()
-    end = _random_digits()
+    has_marks = GENERATION.search(template) is not None
+    if learn == "marked" and not has_marks:
+        raise ConfigError(
+            "objective.learn='marked': the chat template has no {% generation %}; choose all or"
+            " last."
+        )
+    guard = str(secrets.randbits(64) | 1 << 63)  # digits pass through every filter of a template
     spelling = {i: token for token, i in tokenizer.spelled.items()}
     specials = {}
     for role in ("bos", "eos", "pad"):
         specials[f"{role}_token"] = spelling.get(tokenizer.ids.get(role, -1), "")
+    every = not has_marks and learn == "all"
     batch = []
-    for messages in chats:
-        made = chat_template.guarded(messages, tokenizer.special_pattern, guard)
-        for message in made:
-            if message["role"] == ANSWERS:
-                message["content"] = f"{begin}{message['content'].strip()}{end}"
-        batch.append({"messages": made, "add_generation_prompt": False, **specials})
-    texts = chat_template.render(template, batch)
+    sizes = []
+    for chat in chats:
+        guarded = specials | chat_template.guarded(chat, tokenizer.special_pattern, guard)
+        needed = _renderings(guarded, every=every)
+        batch += needed
+        sizes.append(len(needed))
+    asked = [{"role": "user", "content": "why"}, {"role": ANSWERS, "content": PROBE}]
+    probe = _with(specials, asked)
+    *rendered, probed = chat_template.render_each(template, [*batch, probe])
+    end = _end_of_turn(tokenizer, probed)
     made = []
-    for number, (text, messages, learns) in enumerate(zip(texts, chats, known, strict=True)):
-        parts = re.split(f"{begin}|{end}", text)
-        answers = sum(message["role"] == ANSWERS for message in messages)
-        if len(parts) != 1 + 2 * answers:
-            raise ConfigError(
-                f"row {number + 1}: the chat template leaves out or repeats an answer of it; give"
-                " each answer a row of its own, or choose another objective.template."
-            )
-        made.append(_conversation(tokenizer, parts, guard, learns))
+    at = 0
+    for number, size in enumerate(sizes):
+        part = rendered[at : at + size]
+        if part[0].error:
+            raise ConfigError(f"row {number + 1}: {FAILS} ({part[0].error}).")
+        spans = [_span(part[0], part[k : k + 3], tokenizer, end) for k in range(1, size, 3)]
+        ends = chats[number]["messages"][-1]["role"] == ANSWERS
+        made.append(_conversation(tokenizer, part, spans, guard, end, ends, has_marks, learn))
+        at += size
     return made
 
 
-def _random_digits() -> str:
-    """Returns a text that no conversation holds."""
-    # With the highest bit, so that no number is short enough to stand in a text by chance.
-    return str(secrets.randbits(64) | 1 << 63)
+def _with(variables: Json, messages: Messages, *, asks: bool = False) -> Json:
+    return variables | {"messages": messages, "add_generation_prompt": asks}
 
 
-def _conversation(tokenizer: Tokenizer, parts: list[str], guard: str, learns: bool) -> Conversation:
-    """Encodes the text of parts, alternating between prompts and answers."""
-    tail = parts[-1]
-    end = None
-    match = tokenizer.special_pattern.search(tail)
-    if match:
-        tail = tail[: match.end()]
-        end = tokenizer.spelled[match[0]]
-    spans = tokenizer.encode_spelled("".join(parts), guard)
-    lengths = [len(part.replace(guard, "")) for part in parts]
-    edges = np.cumsum([0, *lengths])
-    answers = np.zeros(len(spans.ids), np.int32)
-    starts = edges[1:-1:2]
-    for number, (start, stop) in enumerate(zip(starts, edges[2::2], strict=True)):
-        if parts[2 * number + 2].startswith(tail):
-            stop += len(tail)
-        if learns or number < len(starts) - 1:
-            answers |= (spans.end > start) & (spans.start < stop) & (spans.end > spans.start)
-    return Conversation(spans.ids, answers, int(np.sum(spans.end <= starts[-1])), end)
+def _renderings(variables: Json, *, every: bool) -> list[Json]:
+    """Returns the variables of the whole conversation, then three for each answer.
+
+    They are of the prompt for it, of the conversation to its end, and of one with another answer.
+    """
+    messages = variables["messages"]
+    asks = messages[-1]["role"] != ANSWERS
+    made = [_with(variables, messages, asks=asks)]
+    numbers = [i for i, message in enumerate(messages) if message["role"] == ANSWERS]
+    if not every:
+        numbers = numbers[-1:]
+    other = {"role": ANSWERS, "content": OTHER}
+    for i in numbers:
+        made.append(_with(variables, messages[:i], asks=True))
+        made.append(_with(variables, messages[: i + 1]))
+        made.append(_with(variables, [*messages[:i], other, *messages[i + 1 :]], asks=asks))
+    return made
+
+
+def _end_of_turn(tokenizer: Tokenizer, probed: Rendered) -> str:
+    """Returns the first special token behind the answer of the probe; "" if there is none."""
+    match = tokenizer.special_pattern.search(probed.text, max(probed.text.rfind(PROBE), 0))
+    if match is None:
+        return ""
+    return match[0]
+
+
+def _span(
+    whole: Rendered, parts: Sequence[Rendered], tokenizer: Tokenizer, end: str
+) -> tuple[int, int]:
+    """Returns the first character of an answer, and the one behind its last; equal if unknown."""
+    text = whole.text
+    prompt, until, other = parts
+    if not prompt.error and text.startswith(prompt.text):
+        begin = len(prompt.text)
+    elif not other.error:
+        begin = _shared(text, other.text)
+    else:
+        return 0, 0
+    special = tokenizer.special_pattern.pattern
+    if not until.error:
+        closing = re.search(rf"(?:{special}|\s)*\Z", until.text)
+        assert closing is not None, "it matches nothing too"
+        tail = max(closing.start(), begin)
+        shared = _shared(text, until.text)
+        if shared >= tail:
+            last = text.rfind(end, begin, shared)
+            if end and last >= 0:
+                return begin, last + len(end)
+            match = re.compile(rf"\s*(?:{special})").match(text, tail)
+            if match:
+                return begin, match.end()
+            return begin, shared
+    if other.error:
+        return begin, begin
+    stop = max(len(text) - _shared(text[::-1], other.text[::-1]), begin)
+    match = re.compile(rf"\s*{re.escape(end)}").match(text, stop)
+    if end and match:
+        stop = match.end()
+    return begin, stop
+
+
+def _shared(a: str, b: str) -> int:
+    """Returns the number of characters with which both texts begin."""
+    lengths = range(1, min(len(a), len(b)) + 1)
+    return bisect.bisect_left(lengths, True, key=lambda length: a[:length] != b[:length])
+
+
+def _conversation(
+    tokenizer: Tokenizer,
+    rendered: Sequence[Rendered],
+    spans: Sequence[tuple[int, int]],
+    guard: str,
+    end: str,
+    ends: bool,
+    has_marks: bool,
+    learn: str,
+) -> Conversation:
+    whole = rendered[0]
+    tokens = tokenizer.encode_spelled(whole.text, guard)
+    answers = np.zeros(len(tokens.ids), np.int32)
+
+    def place(character: int) -> int:
+        return len(whole.text[:character].replace(guard, ""))
+
+    def covered(begin: int, stop: int) -> np.ndarray:
+        real = tokens.end > tokens.start
+        return real & (tokens.end > place(begin)) & (tokens.start < place(stop))
+
+    last = spans[-1][0] if spans else 0
+    learned = list(spans)
+    if has_marks:
+        learned = [(begin, stop) for begin, stop in whole.marked if learn != "last" or stop > last]
+    elif learn == "last":
+        learned = learned[-1:]
+    if learn == "last" and not ends:
+        learned = []
+    for begin, stop in learned:
+        if begin < stop:
+            at = covered(begin, stop)
+            if has_marks:  # as transformers, which takes the first token of the last character
+                final = covered(stop - 1, stop)
+                at &= np.cumsum(final) - final < 1
+            answers |= at
+    prompt = tokens.ids
+    if ends and not whole.text.startswith(rendered[-3].text or OTHER):
+        prompt = tokenizer.encode_spelled(rendered[-3].text, guard).ids
+    elif ends:
+        prompt = tokens.ids[: int(np.sum(tokens.end <= place(len(rendered[-3].text))))]
+    return Conversation(tokens.ids, answers, prompt, tokenizer.spelled.get(end))

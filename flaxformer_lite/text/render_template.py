@@ -15,11 +15,21 @@ import math
 import resource
 import sys
 import time
-from typing import Any, NoReturn
+from collections.abc import Callable, ItemsView, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from jinja2.parser import Parser
+
+Variables = dict[str, Any]  # JSON
 
 MEMORY = 1 << 30  # bytes
 LONGEST = 1 << 22  # characters of a prompt
 MOST_CHARACTERS = 300  # characters of an error
+# Names of one thing: what the model thought before its answer. As in transformers, templates that
+# read another than a message has find it too.
+THOUGHTS = ("reasoning_content", "thinking", "reasoning")
 
 
 def main() -> None:
@@ -37,56 +47,169 @@ def main() -> None:
     sys.stdout.buffer.write(json.dumps(answer(request)).encode())
 
 
-def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Renders {"template": text, "batch": [object]}.
+def answer(request: Variables) -> Variables:
+    """Renders {"template": text, "batch": [variables]}.
 
-    Returns {"texts": [text]} or {"error": text}.
+    Returns {"rendered": [...], "unread": [name]}, or {"error": text} of a template that is no
+    Jinja. Rendered is {"text": text, "marked": [[begin, stop]]}, the characters within
+    `{% generation %}`, or {"error": text}. Unread are the variables, and the keys of messages, that
+    the template reads in none of them.
     """
+    from jinja2 import meta
+
+    batch = request["batch"]
+    environment, marks = _environment()
     try:
-        return {"texts": render(**request)}
-    except MemoryError:
-        return {"error": f"it needs more than {MEMORY >> 20} MiB"}
-    except Exception as error:  # a template may raise anything
-        text = str(error)
-        if not type(error).__module__.startswith("jinja2"):
-            text = f"{type(error).__name__}: {text}"
-        return {"error": "".join(c if c.isprintable() else " " for c in text[:MOST_CHARACTERS])}
+        compiled = environment.from_string(request["template"])
+        variables = meta.find_undeclared_variables(environment.parse(request["template"]))
+    except Exception as error:  # such as one of a parser that is too deep in itself
+        return {"error": _text_of(error)}
+    _Message.seen.clear()
+    rendered = []
+    given: set[str] = set()
+    keys: set[str] = set()
+    for each in batch:
+        given.update(each)
+        for message in each["messages"]:
+            keys.update(message)
+        try:
+            text = _text(compiled.generate(**_prepared(each)), marks)
+            rendered.append({"text": text, "marked": list(marks.spans)})
+        except Exception as error:  # a template may raise anything
+            rendered.append({"error": _text_of(error)})
+    seen = {*_Message.seen, "role"}
+    if not seen.isdisjoint(THOUGHTS):
+        seen.update(THOUGHTS)
+    unread = sorted(given - variables)
+    if "messages" not in unread:
+        unread += [f"messages.{key}" for key in sorted(keys - seen)]
+    return {"rendered": rendered, "unread": unread}
 
 
-def render(template: str, batch: list[dict[str, Any]]) -> list[str]:
-    """Renders a template for each object of variables, in Jinja's sandbox.
+class _Marks:
+    """The characters of a text within `{% generation %}`, noted while it is rendered."""
 
-    The functions of chat templates are available.
+    length = 0  # characters rendered so far
+    spans: list[tuple[int, int]]
+
+    def clear(self) -> None:
+        self.length = 0
+        self.spans = []
+
+    def note(self, caller: Callable[[], str]) -> str:
+        text = caller()
+        self.spans.append((self.length, self.length + len(text)))
+        return text
+
+
+class _Message(dict[str, object]):
+    """A message of which the keys that are read are noted."""
+
+    seen: ClassVar[set[str]] = set()
+
+    def __getitem__(self, key: str) -> object:
+        self.seen.add(key)
+        return super().__getitem__(key)
+
+    def __contains__(self, key: object) -> bool:
+        self.seen.add(str(key))
+        return super().__contains__(key)
+
+    def get(self, key: str, default: object = None) -> object:
+        self.seen.add(key)
+        return super().get(key, default)
+
+    def __iter__(self) -> Iterator[str]:
+        self.seen.update(self.keys())
+        return super().__iter__()
+
+    # json's encoder, and so tojson, reads a message by it
+    def items(self) -> ItemsView[str, object]:  # type: ignore[override]
+        self.seen.update(self.keys())
+        return super().items()
+
+
+def _prepared(variables: Variables) -> Variables:
+    """Returns variables as transformers hands them to a template.
+
+    A key of a message without a value is left out.
     """
+    messages = []
+    for message in variables["messages"]:
+        made = {key: value for key, value in message.items() if value is not None}
+        thoughts = [made[key] for key in THOUGHTS if key in made]
+        if thoughts:
+            made = {"thinking": thoughts[0], **made, "reasoning_content": thoughts[0]}
+        messages.append(_Message(made))
+    return {"tools": None, "documents": None, **variables, "messages": messages}
+
+
+def _text(parts: Iterator[str], marks: _Marks) -> str:
     from jinja2 import TemplateError
+
+    marks.clear()
+    texts = []
+    for part in parts:
+        texts.append(part)
+        marks.length += len(part)
+        if marks.length > LONGEST:
+            raise TemplateError(f"a prompt of more than {LONGEST:,} characters")
+    return "".join(texts)
+
+
+def _text_of(error: Exception) -> str:
+    if isinstance(error, MemoryError):
+        return f"it needs more than {MEMORY >> 20} MiB"
+    text = str(error)
+    if not type(error).__module__.startswith("jinja2"):
+        text = f"{type(error).__name__}: {text}"
+    return "".join(c if c.isprintable() else " " for c in text[:MOST_CHARACTERS])
+
+
+def _environment() -> tuple["Environment", _Marks]:
+    """Returns Jinja's sandbox with the tag and the functions of chat templates."""
+    from jinja2 import TemplateError, nodes
+    from jinja2.ext import Extension
     from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    marks = _Marks()
+
+    class Generation(Extension):
+        tags = frozenset({"generation"})  # type: ignore[assignment]  # a set that nobody changes
+
+        def parse(self, parser: "Parser") -> nodes.Node:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.CallBlock(self.call_method("note"), [], [], body).set_lineno(line)
+
+        def note(self, caller: Callable[[], str]) -> str:
+            return marks.note(caller)
 
     def refuse(message: str) -> NoReturn:
         raise TemplateError(message)
 
-    loops = ["jinja2.ext.loopcontrols"]
+    def to_json(
+        value: object,
+        ensure_ascii: bool = False,
+        indent: int | str | None = None,
+        separators: tuple[str, str] | None = None,
+        sort_keys: bool = False,
+    ) -> str:
+        return json.dumps(
+            value,
+            ensure_ascii=ensure_ascii,
+            indent=indent,
+            separators=separators,
+            sort_keys=sort_keys,
+        )
+
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=loops
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
     )
-    environment.filters["tojson"] = lambda value, **form: json.dumps(
-        value, **{"ensure_ascii": False, **form}
-    )
-    environment.globals |= {
-        "raise_exception": refuse,
-        "strftime_now": lambda form: datetime.datetime.now().strftime(form),
-    }
-    compiled = environment.from_string(template)
-    texts = []
-    for variables in batch:
-        parts = []
-        left = LONGEST
-        for part in compiled.generate(**variables):
-            parts.append(part)
-            left -= len(part)
-            if left < 0:
-                raise TemplateError(f"a prompt of more than {LONGEST:,} characters")
-        texts.append("".join(parts))
-    return texts
+    environment.filters["tojson"] = to_json
+    environment.globals["raise_exception"] = refuse
+    environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
+    return environment, marks
 
 
 if __name__ == "__main__":

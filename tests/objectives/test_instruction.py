@@ -61,6 +61,7 @@ LLAMA = llama.config(
 ANSWERS = {"a": "one two", "b": "three", "c": "four five", "d": "six"}
 ROWS = [{"prompt": letter, "response": text} for letter, text in ANSWERS.items()]
 COLUMNS = {"messages": None, "prompt": None, "context": None, "response": None}
+EXTRA = {"tools": None, "documents": None, "chat_template_kwargs": None}
 
 
 def user(text):
@@ -194,10 +195,89 @@ def test_rows_that_cannot_be_used(tmp_path, row, message):
         opened(tmp_path, [row])
 
 
-def test_a_template_that_drops_an_answer_is_refused():
+def test_of_a_template_that_drops_an_answer_what_it_writes_is_learned():
     task = Instruction(template="{{ messages[-1].content }}")
-    with pytest.raises(ConfigError, match=r"row 1:.*template"):
-        records_of(task, [{"messages": [user("a"), answer("b"), user("c"), answer("d")]}])
+    turns = [user("a"), answer("b"), user("c"), answer("d")]
+    piece = records_of(task, [{"messages": turns}]).features[0][0]
+    assert piece.ids.tolist() == [6 + ord("d")] and piece.answers.tolist() == [1]
+
+
+def test_what_is_marked_is_learned_and_a_template_without_marks_is_refused(words):
+    marked_only = CHATML.replace(
+        "{{ m.content | trim }}", "{% generation %}{{ m.content }}{% endgeneration %}"
+    )
+    told = marked(
+        Instruction(template=marked_only, learn="marked"), [user("a"), answer("b")], words
+    )
+    assert " ".join(told[:4]) == "<|im_start|> user [a] <|im_end|>" and "[b]" in told
+    with pytest.raises(ConfigError, match=r"learn='marked'.*no \{% generation %\}"):
+        marked(Instruction(template=CHATML, learn="marked"), [user("a"), answer("b")], words)
+
+
+def test_only_the_last_answer_is_learned_where_this_is_asked(words):
+    turns = [user("a"), answer("b"), user("c"), answer("d")]
+    told = marked(Instruction(template=CHATML, learn="last"), turns, words)
+    assert "b" in told and "[d]" in told
+
+
+def test_thoughts_of_earlier_turns_that_a_template_strips_leave_the_answers(words):
+    template = CHATML.replace(
+        "{{ m.content | trim }}",
+        "{% if m.reasoning_content and loop.last %}{{ m.reasoning_content }} {% endif %}"
+        "{{ m.content }}",
+    )
+    first = answer("b") | {"reasoning_content": "why"}
+    last = answer("d") | {"reasoning_content": "because"}
+    told = marked(Instruction(template=template), [user("a"), first, user("c"), last], words)
+    learned = [token for token in told if token.startswith("[") and token != "[PAD]"]
+    assert learned == ["[b]", "[<|im_end|>]", "[because]", "[d]", "[<|im_end|>]"]
+    assert "why" not in told
+
+
+def test_tools_calls_and_variables_reach_the_template(words):
+    template = (
+        "{{ tools[0].name }} {{ style }} {% for m in messages %}<|im_start|>{{ m.role }} "
+        "{{ m.content }}{% for c in m.tool_calls %}{{ c.function.arguments }}{% endfor %}"
+        "<|im_end|>{% endfor %}"
+    )
+    call = {"role": "assistant", "tool_calls": [{"function": {"arguments": '"so"'}}]}
+    row = {
+        "messages": [user("a"), call],
+        "tools": [{"name": "what"}],
+        "chat_template_kwargs": {"style": "then"},
+    }
+    piece = records_of(
+        Instruction(template=template), [EXTRA | row], length=48, tokenizer=words
+    ).features[0][0]
+    told = [words.library.id_to_token(int(i)) for i in piece.ids]
+    assert told[:2] == ["what", "then"] and "so" in told
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (
+            {"messages": [user("a"), {"role": "assistant", "tool_calls": [{"arguments": "{"}]}]},
+            "row 1: the arguments of a tool call in messages: must be JSON, not '{'",
+        ),
+        ({"messages": [user("a"), answer("b")], "tools": "{"}, "row 1: tools: must be JSON"),
+        ({"messages": [user("a"), answer("b")], "tools": "3"}, "row 1: tools=.*JSON list"),
+    ],
+)
+def test_a_tool_that_is_no_json_is_one_sentence(row, message):
+    with pytest.raises(ConfigError, match=message):
+        records_of(Instruction(), [EXTRA | row])
+
+
+def test_roles_that_a_template_refuses_are_told_in_its_words(tmp_path):
+    template = (
+        "{% if messages[0].role != 'user' %}{{ raise_exception('no system role') }}{% endif %}a"
+    )
+    task = Instruction(packed=False, template=template)
+    rows = [{"messages": [{"role": "system", "content": "a"}, answer("b")]}]
+    cfg = tables.experiment(tmp_path, LLAMA, task, rows, steps=1).data
+    with pytest.raises(ConfigError, match=r"jsonl'?: row 1: chat: .*no system role"):
+        open_labelled(cfg, task, "decoder")
 
 
 @pytest.fixture(scope="module")

@@ -109,6 +109,15 @@ def generate(parser: argparse.ArgumentParser) -> None:
         help="system message, with --chat",
     )
     add(
+        "--chat_variable",
+        "--chat-variable",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        type=command_line.text,
+        help="variable of the chat template, such as enable_thinking=false; may be repeated",
+    )
+    add(
         "--literal",
         action="store_true",
         help="read special tokens in the prompt, such as </s>, as plain text",

@@ -11,7 +11,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import Size
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.rows import ANSWERS, Messages, TableRecords
-from flaxformer_lite.objectives.tables.task import Row
+from flaxformer_lite.objectives.tables.task import Column, Row
 from flaxformer_lite.objectives.tables.writing import Limits, ScoredBy, WritingTask
 
 # For models without a template: each turn under its role; answers end with the end-of-text token.
@@ -58,29 +58,23 @@ class ChatTask(WritingTask):
 
     skeletons = ("decoder",)
     adopts = ("template",)
+    learn = "all"  # not annotated, so not a field here
 
     def published_fields(self) -> Json:
         return {"chat_template": self.template or PLAIN}
 
-    def turns(
-        self, conversations: Sequence[Messages], limit: int, reader: TableRecords
-    ) -> list[Turns]:
+    def turns(self, conversations: Sequence[Json], limit: int, reader: TableRecords) -> list[Turns]:
         """Tokenizes conversations.
 
-        A conversation that does not end with an answer gets an empty one without weights.
+        One that does not end with an answer ends with the prompt for it.
 
         A conversation that is too long loses its end, so its last answer may have no tokens.
         """
-        known = [messages[-1]["role"] == ANSWERS for messages in conversations]
-        open_turn = {"role": ANSWERS, "content": ""}
-        complete = []
-        for messages, ends in zip(conversations, known, strict=True):
-            complete.append(messages if ends else [*messages, open_turn])
-        encoded = reader.conversations(self.template or PLAIN, complete, known)
+        encoded = reader.conversations(self.template or PLAIN, conversations, self.learn)
         turns = []
-        for row, (ids, answers, last, end) in enumerate(encoded, start=reader.first):
+        for row, (ids, answers, prompt, end) in enumerate(encoded, start=reader.first):
             cut = max(0, len(ids) - limit)
-            turns.append(Turns(ids[:limit], answers[:limit], ids[:last], end, row, cut))
+            turns.append(Turns(ids[:limit], answers[:limit], prompt, end, row, cut))
         return turns
 
     def limits(self, records: TableRecords) -> Limits:
@@ -118,20 +112,82 @@ def messages_of(value: Any, number: int, role: str) -> Messages:
             f"row {number + 1}: {role}={str(value)[:80]!r} must be a list of"
             ' {"role": "user" or "assistant", "content": text}.'
         )
-    return [{"role": m["role"], "content": m["content"]} for m in value]
+    for message in value:
+        _check_calls(message, number, role)
+    return [dict(message) for message in value]
+
+
+def variables_of(row: Row, messages: Messages, number: int) -> Json:
+    """Returns what the template is rendered with: the messages, and what else the row has."""
+    variables: Json = {"messages": messages}
+    for role, kind in (("tools", list), ("documents", list), ("chat_template_kwargs", dict)):
+        value = row.get(role)
+        if isinstance(value, str):
+            value = _parsed(value, f"row {number + 1}: {role}")
+        if value is None:
+            continue
+        if not isinstance(value, kind):
+            raise ConfigError(
+                f"row {number + 1}: {role}={str(value)[:80]!r} must be a JSON {kind.__name__}."
+            )
+        variables[role] = value
+    return variables.pop("chat_template_kwargs", {}) | variables
+
+
+def _check_calls(message: Json, number: int, role: str) -> None:
+    """Rejects a tool call whose arguments are a text that is no JSON."""
+    for call in message.get("tool_calls") or ():
+        if isinstance(call, dict):
+            function = call.get("function") or call
+            if isinstance(function, dict) and isinstance(function.get("arguments"), str):
+                where = f"row {number + 1}: the arguments of a tool call in {role}"
+                _parsed(function["arguments"], where)
+
+
+def _parsed(text: str, where: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise ConfigError(f"{where}: must be JSON, not {text[:80]!r}; correct it.") from None
 
 
 def _is_message(value: object) -> bool:
     if not isinstance(value, dict):
         return False
-    return isinstance(value.get("role"), str) and isinstance(value.get("content"), str)
+    if not isinstance(value.get("role"), str):
+        return False
+    if not isinstance(value.get("tool_calls"), (list, tuple, type(None))):
+        return False
+    if value.get("content") is None:
+        return any(item is not None for key, item in value.items() if key != "role")
+    return isinstance(value["content"], (str, list, tuple))
 
 
 def asked_and_answered(messages: Messages) -> tuple[str, str | None]:
     """Returns the last text that is not an answer, and the final answer, if there is one."""
-    question = next((m["content"] for m in reversed(messages) if m["role"] != ANSWERS), "")
-    answer = messages[-1]["content"] if messages[-1]["role"] == ANSWERS else None
-    return question, answer
+    question = ""
+    for message in messages:
+        if message["role"] != ANSWERS:
+            question = _text_of(message)
+    if messages[-1]["role"] != ANSWERS:
+        return question, None
+    return question, _text_of(messages[-1])
+
+
+def _text_of(message: Json) -> str:
+    """Returns the content of a message; its parts or its tool calls as JSON."""
+    content = message.get("content") or message.get("tool_calls") or ""
+    if isinstance(content, str):
+        return content
+    return json.dumps(content, ensure_ascii=False, default=str)
+
+
+# What a row has beside its messages, under the names of transformers and trl.
+VARIABLES = (
+    Column("tools", optional=True, later=True),
+    Column("documents", optional=True, later=True),
+    Column("chat_template_kwargs", optional=True, later=True),
+)
 
 
 def check_known(row: Row, roles: Sequence[str], number: int) -> None:

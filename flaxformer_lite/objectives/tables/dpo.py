@@ -27,11 +27,13 @@ from flaxformer_lite.objectives.base import (
 from flaxformer_lite.objectives.rows import ANSWERS, Example, Messages, TableRecords, fill_row
 from flaxformer_lite.objectives.sums import LossSums
 from flaxformer_lite.objectives.tables.chat import (
+    VARIABLES,
     ChatTask,
     Turns,
     asked_and_answered,
     check_known,
     messages_of,
+    variables_of,
 )
 from flaxformer_lite.objectives.tables.task import Column, Row
 from flaxformer_lite.objectives.tables.writing import METRICS
@@ -56,12 +58,14 @@ class Dpo(ChatTask):
     beta: Positive = 0.1
     label_smoothing: Probability = 0.0  # the share of rows whose preference is taken to be wrong
 
+    learn = "last"
     reference = "log_probs"
     chunked = True
     columns = (
         Column("prompt", ("instruction", "question", "messages"), optional=True),
         Column("chosen", ("preferred",), predicted=True),
         Column("rejected", (), predicted=True),
+        *VARIABLES,
     )
     sample = ({"prompt": "a", "chosen": "b", "rejected": "c"},)
 
@@ -82,13 +86,14 @@ class Dpo(ChatTask):
         known = all(row[side] is not None for row in rows for side in SIDES)
         sides = []
         for side in SIDES:
-            messages = [_messages(row, side, number) for number, row in enumerate(rows)]
-            sides.append(self.turns(messages, reader.length // 2, reader))
+            chats = []
+            for number, row in enumerate(rows):
+                chats.append(variables_of(row, _messages(row, side, number), number))
+            sides.append(self.turns(chats, reader.length // 2, reader))
         features = []
         for pair in zip(*sides, strict=True):
-            last = tuple(turns._replace(answers=_last(turns)) for turns in pair)
-            is_usable = not known or all(turns.answers.any() for turns in last)
-            features.append([last] if is_usable else [])
+            is_usable = not known or all(turns.answers.any() for turns in pair)
+            features.append([pair] if is_usable else [])
         return features
 
     def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
@@ -179,11 +184,6 @@ def answer_log_probs(outputs: Answers, chunks: int) -> jax.Array:
     chosen_B = jnp.where(inputs["answers"] == 1, log_probs_BT, 0).sum(axis=1)
     rejected_B = jnp.where(inputs["answers"] == 2, log_probs_BT, 0).sum(axis=1)
     return jnp.stack([chosen_B, rejected_B], axis=1)
-
-
-def _last(side: Turns) -> np.ndarray:
-    """Returns the answer mask of the last answer only."""
-    return side.answers * (np.arange(len(side.ids)) >= len(side.prompt))
 
 
 def _messages(row: Row, side: str, number: int) -> Messages:

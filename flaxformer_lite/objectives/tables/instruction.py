@@ -6,10 +6,11 @@ the columns instruction, input and output are those of Taori et al. 2023, Alpaca
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
-from flaxformer_lite.config.rules import NotNegative, Probability
+from flaxformer_lite.config.rules import NotNegative, OneOf, Probability
 from flaxformer_lite.objectives.rows import (
     ANSWERS,
     Example,
@@ -19,11 +20,13 @@ from flaxformer_lite.objectives.rows import (
     next_tokens,
 )
 from flaxformer_lite.objectives.tables.chat import (
+    VARIABLES,
     ChatTask,
     Turns,
     asked_and_answered,
     check_known,
     messages_of,
+    variables_of,
 )
 from flaxformer_lite.objectives.tables.task import Column, Row, text_of
 
@@ -39,6 +42,9 @@ class Instruction(ChatTask):
     is left.
     """
 
+    # the answers of a conversation: all, the last, or what the template has within generation
+    # tags and nothing else; tags that it has count in any case
+    learn: Annotated[str, OneOf(("all", "last", "marked"))] = "all"
     packed: bool = True  # whether short training rows share an example
     z_loss: NotNegative = 0.0
     label_smoothing: Probability = 0.0
@@ -49,12 +55,16 @@ class Instruction(ChatTask):
         Column("prompt", ("instruction", "question"), optional=True),
         Column("context", ("input",), optional=True),
         Column("response", ("output", "completion", "answer"), optional=True, predicted=True),
+        *VARIABLES,
     )
     sample = ({"messages": None, "prompt": "a question", "context": None, "response": "an answer"},)
 
     def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[tuple[Turns]]]:
         conversations = [_messages(row, number) for number, row in enumerate(rows)]
-        turns = self.turns(conversations, reader.length, reader)
+        chats = []
+        for number, (row, messages) in enumerate(zip(rows, conversations, strict=True)):
+            chats.append(variables_of(row, messages, number))
+        turns = self.turns(chats, reader.length, reader)
         unknown = [messages[-1]["role"] != ANSWERS for messages in conversations]
         features = []
         for turn, new in zip(turns, unknown, strict=True):

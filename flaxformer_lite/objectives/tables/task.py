@@ -61,12 +61,14 @@ class Column(NamedTuple):
       names: what it is called in other people's tables, looked for in this order.
       optional: whether a table may lack it; its value is then None.
       predicted: whether new data may lack it, because the task predicts it.
+      later: whether earlier versions did not read it; a table without it is split as then.
     """
 
     role: str
     names: tuple[str, ...] = ()
     optional: bool = False
     predicted: bool = False
+    later: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
