@@ -48,7 +48,7 @@ def render(tokenizer: PublishedTokenizer, messages: Messages, variables: Json | 
     if not tokenizer.chat_template:
         raise ConfigError("chat: this model has no chat template; pass the prompt as plain text.")
     tokens = {f"{role}_token": token for role, token in tokenizer.tokens.items()}
-    given = tokens | (variables or {})
+    given: Json = {**tokens, **(variables or {})}
     given |= {"messages": messages, "add_generation_prompt": True}
     return chat_template.render(tokenizer.chat_template, [given])[0]
 

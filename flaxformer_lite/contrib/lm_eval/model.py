@@ -54,6 +54,7 @@ class FlaxformerLite(HarnessModel, LM):
         adapter: str | None = None,
         quantize: str | None = None,
         cache: str | None = None,
+        chat_variables: Json | None = None,
         allow_plugins: bool = False,
         device: str | None = None,
         max_batch_size: int | None = None,
@@ -81,6 +82,11 @@ class FlaxformerLite(HarnessModel, LM):
             generation=published_settings(folder),
         )
         self._name = str(pretrained)
+        if chat_variables is not None and not isinstance(chat_variables, dict):
+            raise ConfigError(
+                f"chat_variables={chat_variables!r}: must be a JSON object; give --model_args as one."
+            )
+        self._chat_variables = chat_variables
 
     @property
     def tokenizer_name(self) -> str:
@@ -96,7 +102,7 @@ class FlaxformerLite(HarnessModel, LM):
                 "apply_chat_template: a prompt that continues the assistant's last message is not"
                 " rendered; choose a task without gen_prefix, or leave out --apply_chat_template."
             )
-        return chat.render(self.tokenizer, chat_history)
+        return chat.render(self.tokenizer, chat_history, self._chat_variables)
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
         """Returns the source of the template, for the harness's records."""
