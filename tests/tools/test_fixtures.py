@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-# of tools/make_adapter_fixtures.py, make_tokenizer_fixtures.py and make_sentence_fixtures.py
+# of other tools, as tests/FIXTURES.md lists them
 OTHERS = {
     "adapters",
+    "chat",
+    "framing",
     "older_tokenizers",
     "sentences",
 }

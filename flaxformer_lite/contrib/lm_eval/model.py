@@ -84,7 +84,8 @@ class FlaxformerLite(HarnessModel, LM):
         self._name = str(pretrained)
         if chat_variables is not None and not isinstance(chat_variables, dict):
             raise ConfigError(
-                f"chat_variables={chat_variables!r}: must be a JSON object; give --model_args as one."
+                f"chat_variables={chat_variables!r}: must be a JSON object; write --model_args"
+                " as one, too."
             )
         self._chat_variables = chat_variables
 
