@@ -31,6 +31,8 @@ def run(args: argparse.Namespace) -> None:
         raise ConfigError("no text: pass --text TEXT, several times to compare, or --file FILE.")
     folder = folder_of(args.model)
     layers = load_sentence_layers(folder, allow_plugins=args.allow_plugins)
+    if args.size is not None:
+        layers = layers.cut(args.size, "--size")
     _check_out(args.out, layers.kind)
     if args.prompt is not None:
         prompt = args.prompt

@@ -81,6 +81,8 @@ def open_sentence_model(args: argparse.Namespace) -> tuple[SentenceLayers, Opene
     """Opens the model that a command names, and its layers after the encoder."""
     folder = folder_of(args.model)
     layers = load_sentence_layers(folder, allow_plugins=args.allow_plugins)
+    if args.size is not None:
+        layers = layers.cut(args.size, "--size")
     similarity(layers)  # refuses a way to compare before the weights are read
     return layers, open_named_model(args, folder=folder)
 

@@ -118,6 +118,9 @@ class SentenceLayers(NamedTuple):
     pooling: str = ""
     limit: int | None = None  # longest text in tokens; None is no limit
     normalize: bool = True  # whether vectors have length one
+    # the first values of a vector that are kept, before it is normalized; 0 is all. For models
+    # trained so that they suffice (Kusupati et al. 2022, "Matryoshka Representation Learning")
+    size: int = 0
     dense: tuple[Dense, ...] = ()  # layers between pooling and normalization
     prompts: tuple[tuple[str, str], ...] = ()  # names of what is put before a text, and the texts
     default_prompt: str = ""  # the name of the prompt to use if the caller names none
@@ -152,11 +155,33 @@ class SentenceLayers(NamedTuple):
             return self.prompt()
         return dict(self.prompts).get(task, "")
 
+    def cut(self, size: int, field: str) -> "SentenceLayers":
+        """Returns the layers with vectors of the first `size` values; 0 is all.
+
+        Raises:
+          ConfigError: the size is negative, or the model makes no dense vectors; names the field.
+        """
+        if size < 0:
+            raise ConfigError(f"{field}={size}: must be at least 1.")
+        if size and self.kind != "dense":
+            raise ConfigError(
+                f"{field}={size}: {self.kind} vectors are not cut; leave it out, or choose a model"
+                " of dense ones."
+            )
+        return self._replace(size=size)
+
     def finish(self, pooled_ND: np.ndarray) -> np.ndarray:
         """Applies what comes after pooling, in float32."""
         for layer in self.dense:
             dense_NO = pooled_ND @ layer.kernel_DO + layer.bias_O
             pooled_ND = np.asarray(ACTIVATIONS[layer.activation](dense_NO))
+        if self.size > pooled_ND.shape[-1]:
+            raise ConfigError(
+                f"size={self.size}: the model's vectors have {pooled_ND.shape[-1]} values; choose"
+                " fewer."
+            )
+        if self.size:
+            pooled_ND = pooled_ND[:, : self.size]
         if not self.normalize:
             return pooled_ND
         lengths_N1 = np.linalg.norm(pooled_ND, axis=-1, keepdims=True)
@@ -171,7 +196,7 @@ def read_sentence_layers(folder: Path) -> SentenceLayers:
     """
     described = _optional(
         folder / "config_sentence_transformers.json",
-        {"similarity_fn_name": str, "model_type": str},
+        {"similarity_fn_name": str, "model_type": str, "truncate_dim": int},
     )
     prompts, default = _prompts(folder / "config_sentence_transformers.json")
     modules = _modules(folder)
@@ -189,6 +214,7 @@ def read_sentence_layers(folder: Path) -> SentenceLayers:
     if kind in ("MultiVectorEncoder", "ColBERT") or "MultiVectorMask" in kinds:
         return _multi_vector(folder, modules, layers, described)
     layers = layers._replace(similarity=layers.similarity or "cosine")
+    layers = layers.cut(described.get("truncate_dim") or 0, "truncate_dim")
     for place, kind in modules:
         if kind == "Pooling":
             pooling, include_prompt = _pooling(folder / place / "config.json")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite import load_pretrained, save_pretrained
+from flaxformer_lite.__main__ import main
 from flaxformer_lite.cli.open_model import open_model
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.inference.embed import embed, similarity
@@ -141,3 +142,32 @@ def test_what_lies_beside_the_weights_is_saved_again(tmp_path, name):
     due = read_sentence_layers(ROOT / name)
     assert again._replace(dense=()) == due._replace(dense=())
     assert len(again.dense) == len(due.dense)
+
+
+def test_vectors_are_cut_then_normalized(tmp_path):
+    """As truncate_dim and normalize_embeddings of sentence-transformers; the folder may state it."""
+    folder = Path(shutil.copytree(ROOT / "mean_normalize", tmp_path / "model"))
+    texts = ["one two", "three"]
+    model = open_model(str(folder))
+    whole = embed(model, texts, read_sentence_layers(folder))
+    due = whole[:, :3] / np.linalg.norm(whole[:, :3], axis=1, keepdims=True)
+    edit(folder / "config_sentence_transformers.json", truncate_dim=3)
+    np.testing.assert_allclose(embed(model, texts, read_sentence_layers(folder)), due, atol=1e-6)
+    out = tmp_path / "two.npy"
+    command = [
+        "embed",
+        "--model",
+        str(folder),
+        "--size",
+        "2",
+        "--text",
+        texts[0],
+        "--out",
+        str(out),
+    ]
+    assert main(command) in (None, 0)
+    assert np.load(out).shape == (1, 2)
+    with pytest.raises(ConfigError, match=r"size=4096: the model's vectors have \d+ values"):
+        embed(model, texts, read_sentence_layers(folder).cut(4096, "--size"))
+    with pytest.raises(ConfigError, match="--size=2: sparse vectors are not cut"):
+        read_sentence_layers(ROOT / "sparse").cut(2, "--size")

@@ -110,3 +110,15 @@ def add_prompts(parser: argparse.ArgumentParser) -> None:
             metavar="TEXT",
             help=f"prompt to put before each {what} (default: the model's prompt named {what})",
         )
+    add_size(parser)
+
+
+def add_size(parser: argparse.ArgumentParser) -> None:
+    """Adds the flag that cuts vectors."""
+    parser.add_argument(
+        "--size",
+        type=command_line.integer(1),
+        metavar="INT",
+        help="values of a vector that are kept, the first ones, before it is normalized (default:"
+        " truncate_dim of the model's files, or all)",
+    )

@@ -7,6 +7,7 @@ from flaxformer_lite.cli.commands.declare import (
     add_adapter,
     add_model,
     add_prompts,
+    add_size,
     declare_command,
 )
 from flaxformer_lite.config.choices import CACHES, DTYPES, QUANTIZATIONS
@@ -109,7 +110,6 @@ def generate(parser: argparse.ArgumentParser) -> None:
         help="system message, with --chat",
     )
     add(
-        "--chat_variable",
         "--chat-variable",
         metavar="KEY=VALUE",
         action="append",
@@ -147,6 +147,7 @@ def embed(parser: argparse.ArgumentParser) -> None:
         help="a text; may be repeated",
     )
     add("--file", type=command_line.path, help="file with one text per line, or - for stdin")
+    add_size(parser)
     prompts = parser.add_mutually_exclusive_group()
     prompts.add_argument(
         "--prompt-name",

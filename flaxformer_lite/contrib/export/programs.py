@@ -206,6 +206,8 @@ def _finish(layers: SentenceLayers, x: jax.Array) -> jax.Array:
     for layer in layers.dense:
         bias = jnp.expand_dims(layer.bias_O, tuple(range(x.ndim - 1)))
         x = ACTIVATIONS[layer.activation](x @ layer.kernel_DO + bias)
+    if layers.size:
+        x = x[..., : layers.size]
     return to_unit_length(x) if layers.normalize else x
 
 
