@@ -118,9 +118,6 @@ class SentenceLayers(NamedTuple):
     pooling: str = ""
     limit: int | None = None  # longest text in tokens; None is no limit
     normalize: bool = True  # whether vectors have length one
-    # the first values of a vector that are kept, before it is normalized; 0 is all. For models
-    # trained so that they suffice (Kusupati et al. 2022, "Matryoshka Representation Learning")
-    size: int = 0
     dense: tuple[Dense, ...] = ()  # layers between pooling and normalization
     prompts: tuple[tuple[str, str], ...] = ()  # names of what is put before a text, and the texts
     default_prompt: str = ""  # the name of the prompt to use if the caller names none
@@ -131,6 +128,9 @@ class SentenceLayers(NamedTuple):
     kind: str = "dense"
     activation: str = "relu"  # of sparse vectors, as nn/functions/splade.py has it
     late: LateInteractionSettings = LateInteractionSettings()  # of multi-vector models
+    # the first values of a vector that are kept, before it is normalized; 0 is all. For models
+    # trained so that they suffice (Kusupati et al. 2022, "Matryoshka Representation Learning")
+    size: int = 0
 
     def prompt(self, name: str | None = None) -> str:
         """Returns the prompt of this name, or the default one; "" for none.

@@ -145,7 +145,7 @@ def test_what_lies_beside_the_weights_is_saved_again(tmp_path, name):
 
 
 def test_vectors_are_cut_then_normalized(tmp_path):
-    """As truncate_dim and normalize_embeddings of sentence-transformers; the folder may state it."""
+    """As truncate_dim and normalize_embeddings of sentence-transformers."""
     folder = Path(shutil.copytree(ROOT / "mean_normalize", tmp_path / "model"))
     texts = ["one two", "three"]
     model = open_model(str(folder))
