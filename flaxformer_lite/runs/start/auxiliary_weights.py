@@ -69,7 +69,7 @@ def check_tokenizer(program: Program, tokenizer: plain.Tokenizer) -> None:
     if auxiliary is None:
         return
     path = tokenizer_of(auxiliary.source, f"objective.{auxiliary.name}")
-    theirs = open_tokenizer(path)
+    theirs = open_tokenizer(path, frame=program.cfg.data.tokenizer.frame)
     if (theirs.pieces(), theirs.specials()) != (tokenizer.pieces(), tokenizer.specials()):
         raise ConfigError(
             f"objective.{auxiliary.name}={auxiliary.source}: its tokenizer is not the run's, so an"
