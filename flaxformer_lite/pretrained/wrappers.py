@@ -31,6 +31,8 @@ SAME = {
 }
 # fields of the whole that are about its text, too, and count before those of the half
 OF_WHOLE = ("tie_word_embeddings", "projection_dim", "quantization_config", "id2label", "label2id")
+# what the code of a half does, whatever its config says
+FIXED: dict[str, Json] = {"qwen3_vl_moe_text": {"norm_topk_prob": True}}
 TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")  # of the whole where the half has none
 # modules around the text half
 AROUND = re.compile(r"^(?:(?:thinker|model|language_model|text_model)\.)+")
@@ -62,7 +64,7 @@ def flatten(published: Json, folder: Path) -> Json:
     tied = {"tie_word_embeddings": text.get("tie_word_embeddings", True)}
     outer = {field: published[field] for field in OF_WHOLE if published.get(field) is not None}
     tokens = {field: published[field] for field in TOKENS if field in published}
-    flat = tokens | text | tied | outer
+    flat = tokens | text | tied | outer | FIXED.get(_name_of(text), {})
     flat["model_type"] = family.PUBLISHED.model_type
     flat["architectures"] = [_architecture(published, family)]
     if "logit_scale" in flat:
