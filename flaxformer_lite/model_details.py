@@ -60,7 +60,7 @@ def load_tokenizer(
         return tokenizer.read_tokenizer(folder, family=family)
     fields = run.objective.published_fields()
     template = fields.get("chat_template", "")
-    inner = plain.load(tokenizer_folder(folder))
+    inner = plain.load(tokenizer_folder(folder), frame=run.data.tokenizer.frame)
     is_sentence_model = sentences.trained_layers(fields, run.data.length) is not None
     return tokenizer.framed(inner, run.model.skeleton, template, as_published=is_sentence_model)
 

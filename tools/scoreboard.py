@@ -334,7 +334,7 @@ def write_gradient(model: Any, given: Arrays, folder: Path) -> np.ndarray:
         if one.requires_grad and not table:  # tables of sines stay as they are
             one.data = torch.zeros_like(one) if one.grad is None else one.grad
     for name, buffer in model.named_buffers():
-        if name.endswith(("final_logits_bias", "e_score_correction_bias")):
+        if name.endswith(("final_logits_bias", "e_score_correction_bias", "layer_scalar")):
             buffer.zero_()
     model.save_pretrained(folder)
     return loss.detach().numpy()

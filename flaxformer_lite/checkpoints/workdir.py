@@ -88,12 +88,20 @@ def read_config(folder: Path, *, allow_plugins: registry.Allowed = False) -> Exp
       PluginError: the config names a plug-in that is not allowed.
       ConfigError: the config was changed, or written by another version.
     """
-    values = read_inputs(folder)["config"]
-    if isinstance(values.get("train"), dict):  # runs of versions without packing lack the field
-        values["train"].setdefault("packing", False)
+    values = complete_config(read_inputs(folder)["config"])
     where = f"{folder}/config.json"
     cfg = from_config_dict(ExperimentConfig, values, where, allow_plugins=allow_plugins)
     return dataclasses.replace(cfg, allow_plugins=allow_plugins is True)
+
+
+def complete_config(values: Json) -> Json:
+    """Adds to a run's config the fields that older versions lacked, with what they then did."""
+    data = values.get("data")
+    if isinstance(data, dict) and isinstance(data.get("tokenizer"), dict):
+        data["tokenizer"].setdefault("frame", "end")
+    if isinstance(values.get("train"), dict):
+        values["train"].setdefault("packing", False)
+    return values
 
 
 def started_from(folder: Path) -> str:

@@ -73,6 +73,8 @@ class LayerKind(Record):
         layer.
       beside: a file of flaxformer_lite/nn/mixers that reads the layer's input and is added to its
         output (the convolution of DeBERTa-v2).
+      after: a file of flaxformer_lite/nn/feed_forwards, which follows the feed-forward.
+      output_scale: whether the output is multiplied with a number that is not trained (Gemma 4).
       norm_at: slots that hold a norm; `attention_in`, `mlp_in` and so on name a slot of one part
         only.
       num_heads, num_kv_heads, head_dim: sizes of attention; 0 derives the last two, as in the
@@ -86,6 +88,8 @@ class LayerKind(Record):
     mixer: MixerConfig | None = optional_plugin("mixers")
     feed_forward: FeedForwardConfig | None = optional_plugin("feed_forwards")
     beside: MixerConfig | None = optional_plugin("mixers")
+    after: FeedForwardConfig | None = optional_plugin("feed_forwards")
+    output_scale: bool = False
     norm_at: tuple[str, ...] | None = None
     num_heads: Size | None = None
     num_kv_heads: Count | None = None

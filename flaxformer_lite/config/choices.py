@@ -26,7 +26,8 @@ MATMULS = ("float", "int8", "fp8")  # nn/functions/quantized.py
 QUANTIZATIONS = ("none", "int8", "int4", "nf4")  # nn/functions/quantized.py
 MESH_MODES = ("jit", "shard_map", "pmap")  # sharding/jit.py
 MLPS = ("plain", "gated", "none")
-NORMS = ("layer", "layer_no_bias", "layer_no_affine", "rms", "rms_offset")  # nn/modules/norms.py
+# nn/modules/norms.py
+NORMS = ("layer", "layer_no_bias", "layer_no_affine", "rms", "rms_offset", "rms_no_affine")
 # nn/modules/stack.py; a joined name lists what is kept, each more than the one before it
 # (nn/functions/tuning.py)
 REMATS = (
@@ -48,6 +49,8 @@ POOLINGS = (  # nn/functions/pooling.py
 )
 # models/eurobert.py: late is the mean of what the classifier's dense layer makes of each token
 CLASSIFIER_POOLINGS = (*POOLINGS, "late")
+# nn/mixers/shared_keys.py
+KEYS = ("own", "kept", "earlier")
 QK_NORM_OVER = ("head", "each_head", "all_heads")  # nn/mixers/attention.py
 RESIDUALS = ("sequential", "none", "parallel", "parallel_shared")  # nn/modules/block.py
 # nn/feed_forwards/moe.py: whose tokens the losses of a router are means over

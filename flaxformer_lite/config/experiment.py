@@ -69,6 +69,9 @@ class TokenizerConfig(Record):
     vocab_size: Size = 8192  # size of a trained tokenizer
     min_count: Count = 0  # of `words`: those that occur less often in the text are unknown
     add: tuple[Annotated[str, is_token], ...] = ()  # more tokens, which texts spell as they are
+    # what a decoder's documents begin with: published, what the tokenizer's file puts before texts;
+    # or end, nothing. Each ends with the end-of-text token
+    frame: Annotated[str, OneOf(("published", "end"))] = "published"
 
     def __post_init__(self) -> None:
         super().__post_init__()

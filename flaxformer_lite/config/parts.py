@@ -78,7 +78,7 @@ class NormConfig(Record):
     """A norm over the last axis.
 
     It is `layer`, `layer_no_bias` (ModernBERT), `layer_no_affine`, which has no weights (OLMo),
-    `rms`, or `rms_offset`, which stores scale - 1 as its weight (Gemma).
+    `rms`, `rms_offset`, which stores scale - 1 as its weight (Gemma), or `rms_no_affine`.
 
     Attributes:
       kind: as above.
@@ -406,6 +406,9 @@ class LayerConfig(Record):
       feed_forward: a plug-in of flaxformer_lite/nn/feed_forwards; None leaves it out.
       beside: a mixer that reads the input of the layer, x, and is added to its output, as the
         convolution of DeBERTa-v2; None leaves it out.
+      after: another feed-forward, after the first one; None leaves it out.
+      output_scale: whether the output is multiplied with a number of the file, which is not
+        trained (Gemma 4).
       norm: the norm in the slots of `norm_at`.
       norm_at: `in` before each part, `branch` on its output before the residual is added, `out`
         after it is added; with the part's name in front (`attention_in`, `mlp_in`), the slot of
@@ -420,6 +423,8 @@ class LayerConfig(Record):
     cross: Annotated[MixerConfig, ", such as AttentionConfig"] | None = None
     feed_forward: Annotated[FeedForwardConfig, ", such as MlpConfig"] | None = None
     beside: Annotated[MixerConfig, ", such as ConvolutionConfig"] | None = None
+    after: Annotated[FeedForwardConfig, ", such as LayerInputConfig"] | None = None
+    output_scale: bool = False
     norm: NormConfig = field(default_factory=NormConfig)
     norm_at: tuple[str, ...] = ("in",)
     residual: Annotated[str, OneOf(choices.RESIDUALS)] = "sequential"
@@ -435,7 +440,11 @@ class LayerConfig(Record):
         for slot in self.norm_at:
             raise_if_invalid("norm_at", self.norm_at, is_known(slot))
         if self.residual.startswith("parallel") and (
-            self.mixer is None or self.feed_forward is None or self.cross or self.beside
+            self.mixer is None
+            or self.feed_forward is None
+            or self.cross
+            or self.beside
+            or self.after
         ):
             raise ConfigError(
                 f"residual={self.residual!r}: needs a mixer and a feed-forward, and no"
@@ -452,6 +461,8 @@ class LayerConfig(Record):
             named |= {self.feed_forward.name: self.feed_forward}
         if self.beside is not None:
             named |= {self.beside.name: self.beside}
+        if self.after is not None:
+            named |= {self.after.name: self.after}
         return {name: part for name, part in named.items() if part is not None}
 
     def has_norm(self, part: str, slot: str) -> bool:
@@ -520,7 +531,10 @@ class StackConfig(Record):
         """Returns the rules of all parts, without duplicates."""
         kinds = self.pattern[: self.num_layers]
         parts = [part for layer in kinds for part in layer.parts.values()]
-        return tuple(dict.fromkeys(rule for part in parts for rule in part.partition_rules()))
+        rules = [rule for part in parts for rule in part.partition_rules()]
+        if any(layer.output_scale for layer in kinds):
+            rules.append((r"/output_scale$", ()))
+        return tuple(dict.fromkeys(rules))
 
 
 def check_scan(layers: int, kinds: int, named: str) -> None:

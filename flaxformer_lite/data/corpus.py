@@ -171,12 +171,16 @@ def shared_tokenizer(cfg: DataConfig, texts: Sequence[Text]) -> TokenizerConfig:
     return TokenizerConfig(path=str(_train_tokenizer(cfg, texts)), add=cfg.tokenizer.add)
 
 
-def open_corpus(cfg: DataConfig, fields: tuple[str, ...], *, all_held_out: bool = False) -> Corpus:
+def open_corpus(
+    cfg: DataConfig, fields: tuple[str, ...], *, skeleton: str = "", all_held_out: bool = False
+) -> Corpus:
     """Reads, splits and tokenizes the texts that a config names, unless the cache has the result.
 
     Args:
       cfg: the data section of the experiment.
       fields: the texts that the objective reads from a document.
+      skeleton: of the model; documents of a decoder begin with the tokenizer's `begin_ids`, where
+        other models' objectives add special tokens to each piece themselves.
       all_held_out: whether to hold all of the text out.
 
     Raises:
@@ -184,13 +188,13 @@ def open_corpus(cfg: DataConfig, fields: tuple[str, ...], *, all_held_out: bool 
     """
     text = read_text(cfg, fields, all_held_out=all_held_out)
     if all_held_out or not cfg.eval_path:
-        return _tokenized(cfg, text, _tokenizer(cfg, [text]))
+        return _tokenized(cfg, text, _tokenizer(cfg, [text]), skeleton)
     eval_cfg = dataclasses.replace(cfg, path=cfg.eval_path, eval_path="")
     with _naming_eval_path():  # before the training text is tokenized, which may take hours
         eval_text = read_text(eval_cfg, fields, all_held_out=True)
-    corpus = _tokenized(cfg, text, _tokenizer(cfg, [text]))
+    corpus = _tokenized(cfg, text, _tokenizer(cfg, [text]), skeleton)
     with _naming_eval_path():
-        held = _tokenized(eval_cfg, eval_text, corpus.tokenizer)
+        held = _tokenized(eval_cfg, eval_text, corpus.tokenizer, skeleton)
     key = _hash(corpus.fingerprint, held.fingerprint)
     tokens = {**corpus.tokens, "eval": held.tokens["eval"]}
     return dataclasses.replace(corpus, tokens=tokens, fingerprint=key)
@@ -205,14 +209,20 @@ def _naming_eval_path() -> Iterator[None]:
         raise type(error)(re.sub(r"\bdata\.path(?=[=:])", "data.eval_path", str(error))) from error
 
 
-def _tokenized(cfg: DataConfig, text: Text, chosen: Tokenizer) -> Corpus:
+def _tokenized(cfg: DataConfig, text: Text, chosen: Tokenizer, skeleton: str) -> Corpus:
     source = text.source
-    key = _hash(text.key, chosen.fingerprint)
+    begin: tuple[int, ...] = ()
+    if skeleton == "decoder" and not source.has_tokens:  # ids in files are taken as they are
+        begin = chosen.begin_ids
+    keys: list[object] = [text.key, chosen.fingerprint]
+    if begin:  # without it the key is that of older versions, whose caches are found
+        keys.append(begin)
+    key = _hash(*keys)
 
     def copy(folder: Path) -> None:
         token_files.copy(source.files, chosen, text.share, source.where, folder)
 
-    write = tokenizing.Tokenizing(source, text.split, chosen).write
+    write = tokenizing.Tokenizing(source, text.split, chosen, begin).write
     if source.has_tokens:
         write = copy
     folder = content_cache.folder(cfg.cache, f"tokens-{key}", write)
@@ -326,7 +336,7 @@ def _check_tokens(cfg: DataConfig, source: Source) -> None:
 
 def _tokenizer(cfg: DataConfig, texts: Sequence[Text]) -> Tokenizer:
     if cfg.tokenizer.path:
-        return open_tokenizer(cfg.tokenizer.path, cfg.tokenizer.add)
+        return open_tokenizer(cfg.tokenizer.path, cfg.tokenizer.add, cfg.tokenizer.frame)
     if cfg.tokenizer.name == "bytes":
         return tokenizer.Bytes().with_tokens(cfg.tokenizer.add)
     return tokenizer.load(_train_tokenizer(cfg, texts)).with_tokens(cfg.tokenizer.add)
@@ -356,10 +366,10 @@ def _training_text(
     """Yields every `every`-th piece of the training splits."""
     number = itertools.count()
     for text in texts:
-        for name, piece, _ in shards.pieces(text.split().deal(text.source.documents())):
-            advance(len(piece))
-            if name == "train" and next(number) % every == 0:
-                yield piece
+        for piece in shards.pieces(text.split().deal(text.source.documents())):
+            advance(len(piece.text))
+            if piece.split == "train" and next(number) % every == 0:
+                yield piece.text
 
 
 def _mapped(path: Path, dtype: type) -> np.ndarray:

@@ -241,7 +241,7 @@ def _scanned(
 
 def _tokenizer(cfg: DataConfig, read: Table, rows: Sequence[RoleRow]) -> Tokenizer:
     if cfg.tokenizer.path:
-        return open_tokenizer(cfg.tokenizer.path, cfg.tokenizer.add)
+        return open_tokenizer(cfg.tokenizer.path, cfg.tokenizer.add, cfg.tokenizer.frame)
     if cfg.tokenizer.name == "bytes":
         return tokenizer.Bytes().with_tokens(cfg.tokenizer.add)
 

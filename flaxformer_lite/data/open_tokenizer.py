@@ -4,16 +4,19 @@ from collections.abc import Collection
 from pathlib import Path
 
 from flaxformer_lite.storage import fetch
-from flaxformer_lite.text import lower_case, older_files, tokenizer
+from flaxformer_lite.text import folder_rules, older_files, tokenizer
 from flaxformer_lite.text.tokenizer import Tokenizer
 
 
-def open_tokenizer(path: str | Path, add: Collection[str] = ()) -> Tokenizer:
+def open_tokenizer(
+    path: str | Path, add: Collection[str] = (), frame: str = "published"
+) -> Tokenizer:
     """Loads a tokenizer from a local file or folder, or from an address in a store.
 
     Args:
       path: as in `text.tokenizer.load`, or a gs:// or s3:// address.
       add: tokens that it gets, unless it has them.
+      frame: as in `text.tokenizer.load`.
 
     Raises:
       ConfigError: there is no such file, it cannot be read as a tokenizer, or its vocabulary is
@@ -22,7 +25,8 @@ def open_tokenizer(path: str | Path, add: Collection[str] = ()) -> Tokenizer:
 
     def choose(names: list[str]) -> list[str]:
         """Selects the files of a folder to download."""
-        read = (*tokenizer.FILES, *older_files.READ, lower_case.FILE)
+        read = (*tokenizer.FILES, *older_files.READ, folder_rules.SENTENCES)
         return [name for name in read if name in names]
 
-    return tokenizer.load(fetch.on_disk(path, choose), given=path).with_tokens(add)
+    local = fetch.on_disk(path, choose)
+    return tokenizer.load(local, given=path, frame=frame).with_tokens(add)

@@ -418,7 +418,7 @@ def open_text(cfg: ExperimentConfig, path: str) -> Dataset:
     )
     objective = cfg.objective
     try:
-        corpus = open_corpus(data, objective.fields, all_held_out=True)
+        corpus = open_corpus(data, objective.fields, skeleton=cfg.model.skeleton, all_held_out=True)
     except ConfigError as error:
         raise ConfigError(
             str(error).replace("--config.data.text_field=", "--columns=text=")

@@ -6,8 +6,9 @@ Where a shard begins depends on the text alone, so that any number of threads ma
 import contextlib
 import os
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +20,17 @@ from flaxformer_lite.text.tokenizer import Tokenizer
 PIECE = 1 << 16
 BATCH = 1 << 20  # characters given to the tokenizer at once
 SHARD = 1 << 23  # characters of a shard
-Piece = tuple[str, str, bool]  # split, part of a text, whether the text ends with it
+
+
+class Piece(NamedTuple):
+    """A part of a text."""
+
+    split: str
+    text: str
+    is_first: bool  # whether the text begins with it
+    is_last: bool  # whether the text ends with it
+
+
 # for each split its ids, "train.bin", and the ends of its documents, "train.offsets"
 Arrays = dict[str, np.ndarray]
 
@@ -33,7 +44,7 @@ def pieces(dealt: Iterable[tuple[str, Document]]) -> Iterator[Piece]:
                 end = at + PIECE
                 if end < len(text):
                     end = text.rfind("\n", at, end) + 1 or end
-                yield name, text[at:end], end >= len(text)
+                yield Piece(name, text[at:end], at == 0, end >= len(text))
                 at = end
 
 
@@ -43,7 +54,7 @@ def grouped(pieces: Iterable[Piece], least: int) -> Iterator[list[Piece]]:
     size = 0
     for piece in pieces:
         group.append(piece)
-        size += len(piece[1])
+        size += len(piece.text)
         if size >= least:
             yield group
             group = []
@@ -52,8 +63,10 @@ def grouped(pieces: Iterable[Piece], least: int) -> Iterator[list[Piece]]:
         yield group
 
 
-def encode(shard: Iterable[Piece], chosen: Tokenizer, dtype: type) -> Arrays:
-    """Encodes a shard; each text ends with the end-of-text id.
+def encode(
+    shard: Iterable[Piece], chosen: Tokenizer, dtype: type, begin: Sequence[int] = ()
+) -> Arrays:
+    """Encodes a shard; each text starts with the ids `begin`, and ends with the end-of-text id.
 
     Offsets count from the beginning of the shard.
     """
@@ -61,13 +74,16 @@ def encode(shard: Iterable[Piece], chosen: Tokenizer, dtype: type) -> Arrays:
     ends: dict[str, list[int]] = {name: [] for name in SPLITS}
     size = dict.fromkeys(SPLITS, 0)
     for batch in grouped(shard, BATCH):
-        rows = chosen.encode_batch([piece for _, piece, _ in batch])
-        for (name, _, last), row in zip(batch, rows, strict=True):
-            if last:
+        rows = chosen.encode_batch([piece.text for piece in batch])
+        for piece, row in zip(batch, rows, strict=True):
+            name = piece.split
+            if piece.is_first:
+                row = [*begin, *row]
+            if piece.is_last:
                 row = [*row, chosen.eos_id]
             ids[name].append(np.asarray(row, dtype))
             size[name] += len(row)
-            if last:
+            if piece.is_last:
                 ends[name].append(size[name])
     arrays = {}
     for name in SPLITS:

@@ -67,7 +67,7 @@ def open_text_rows(
         and the way out.
     """
     objective = cfg.objective
-    corpus = open_corpus(data, objective.fields)
+    corpus = open_corpus(data, objective.fields, skeleton=cfg.model.skeleton)
     missing = [name for name in objective.needs if getattr(corpus.tokenizer, name) in (None, ())]
     if missing:
         way_out = "leave the path empty to train one"

@@ -8,7 +8,7 @@ import collections
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -34,12 +34,20 @@ class Tokenizing:
       source: the text.
       split: returns how it is split; the first call reads all of it.
       chosen: the tokenizer.
+      begin: ids before each text.
     """
 
-    def __init__(self, source: Source, split: Callable[[], Split], chosen: Tokenizer):
+    def __init__(
+        self,
+        source: Source,
+        split: Callable[[], Split],
+        chosen: Tokenizer,
+        begin: Sequence[int] = (),
+    ):
         self._source = source
         self._split = split
         self._chosen = chosen
+        self._begin = begin
         self._dtype = token_files.known_dtype(chosen)
 
     def write(self, folder: Path) -> None:
@@ -59,8 +67,8 @@ class Tokenizing:
 
     def _encoded(self, advance: Callable[[int], None]) -> Iterator[Arrays]:
         for shard in self._shards():
-            yield shards.encode(shard, self._chosen, self._dtype)
-            advance(sum(len(piece) for _, piece, _ in shard))
+            yield shards.encode(shard, self._chosen, self._dtype, self._begin)
+            advance(sum(len(piece.text) for piece in shard))
 
     def _shards(self) -> Iterator[list[Piece]]:
         return shards.grouped(
@@ -81,7 +89,8 @@ class Tokenizing:
         def make(shard: list[Piece], path: Path) -> None:
             if not shards.is_valid(path):
                 pieces = _until(ended, shard)
-                shards.save(path, shards.encode(pieces, self._chosen, self._dtype))
+                made = shards.encode(pieces, self._chosen, self._dtype, self._begin)
+                shards.save(path, made)
 
         with contextlib.ExitStack() as stack:
             stack.enter_context(_one_thread_each(self._chosen))
@@ -94,7 +103,7 @@ class Tokenizing:
                 # The size is part of the name, so that shards of another size are not taken for
                 # these.
                 paths.append(parts / f"{number:06}-{shards.SHARD >> 10}k.npz")
-                size = sum(len(piece) for _, piece, _ in shard)
+                size = sum(len(piece.text) for piece in shard)
                 waiting.append((size, threads.submit(make, shard, paths[-1])))
                 # Bounded, as every shard that waits has its text in memory.
                 while len(waiting) > 2 * count:

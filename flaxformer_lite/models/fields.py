@@ -66,7 +66,7 @@ class Fields:
         most = LARGEST
         if name == "num_labels":
             most = CLASSES
-        if "layer" in name:
+        if name.endswith(("layer", "layers")):
             most = DEEPEST
         if kind is int and abs(value) > most:
             raise ConfigError(

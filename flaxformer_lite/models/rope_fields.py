@@ -29,6 +29,7 @@ SCALINGS = {
             "mscale_all_dim",
         ),
     ),
+    "proportional": ((), ("factor",)),
     "longrope": (
         ("short_factor", "long_factor"),
         ("original_max_position_embeddings", "factor", "attention_factor"),
@@ -76,11 +77,11 @@ def read_rope(
     }
     if options["base"] <= 0:
         raise ConfigError(f"config.json: rope_theta={options['base']}: must be positive.")
-    if not fraction and options["fraction"] != 1:
+    kind = inner.values.get("rope_type", inner.values.get("type", "default"))
+    if not fraction and options["fraction"] != 1 and kind != "proportional":
         raise ConfigError(
             f"config.json: partial_rotary_factor={options['fraction']}: must be 1 in this family."
         )
-    kind = inner.values.get("rope_type", inner.values.get("type", "default"))
     if not isinstance(kind, str) or kind not in SCALINGS:
         raise ConfigError(
             f"config.json: {where} of type {kind!r} is not supported; choose from"
@@ -140,7 +141,7 @@ def _lengths(kind: str, inner: Fields, fields: Fields) -> ModelFields:
 
     The factor is the longest length divided by the original one.
     """
-    if kind in ("default", "linear"):
+    if kind in ("default", "linear", "proportional"):
         return {}
     longest = fields.get("max_position_embeddings", 0)
     if kind == "dynamic":
@@ -219,5 +220,7 @@ def write_rope(rope: Rope, *, fraction: str = "") -> Json:
             value = getattr(rope, name)
             if value != 0 or name == "truncate":  # 0 is unset
                 scaling[name] = list(value) if isinstance(value, tuple) else value
+        if rope.scaling == "proportional":
+            scaling["partial_rotary_factor"] = rope.fraction
         fields["rope_scaling"] = scaling
     return fields

@@ -85,6 +85,16 @@ gemma3_text: attention_bias attn_logit_softcapping final_logit_softcapping hidde
     num_key_value_heads query_pre_attn_scalar rms_norm_eps rope_local_base_freq
     sliding_window_pattern text_config tie_word_embeddings token_type_ids
     use_bidirectional_attention vision_config vocab_size
+gemma4_text: attention_bias attention_context_left attention_context_right
+    attention_invalid_logits_value attention_k_eq_v attention_logit_cap audio_config audio_token_id
+    conv_kernel_size enable_moe_block final_logit_softcapping global_head_dim gradient_clipping
+    hidden_act hidden_activation hidden_size_per_layer_input image_token_id intermediate_size
+    kv_sharing_modes layer_types mm_token_type_ids moe_intermediate_size num_experts
+    num_global_key_value_heads num_hidden_layers num_key_value_heads num_kv_shared_layers
+    output_proj_dims patch_size pooling_kernel_size position_embedding_size residual_weight
+    return_shared_kv_states rms_norm_eps shared_kv_states standardize subsampling_conv_channels
+    text_config tie_word_embeddings top_k_experts use_bidirectional_attention use_clipped_linears
+    use_double_wide_mlp video_token_id vision_config vocab_size vocab_size_per_layer_input
 glm glm4 olmo2: attention_bias hidden_act intermediate_size num_hidden_layers num_key_value_heads
     rms_norm_eps tie_word_embeddings vocab_size
 glm4_moe: attention_bias first_k_dense_replace hidden_act intermediate_size moe_intermediate_size

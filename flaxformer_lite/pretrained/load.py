@@ -39,6 +39,7 @@ BODY = (
     "encoder_embed",
     "decoder_embed",
     "decoder_token_embed",
+    "layer_inputs",
     "encoder",
     "decoder",
 )

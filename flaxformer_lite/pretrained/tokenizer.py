@@ -3,6 +3,7 @@
 It is tokenizer.json, a sentencepiece model, or one of the older formats.
 """
 
+import dataclasses
 import json
 import tempfile
 from pathlib import Path
@@ -12,13 +13,13 @@ from flaxformer_lite.files.read import Json, quote_value, read_bytes, read_objec
 from flaxformer_lite.pretrained import hf_config, wrappers
 from flaxformer_lite.pretrained.folder import Foreign, check_exists, find_foreign
 from flaxformer_lite.text import (
-    lower_case,
     older_files,
     saved_files,
     special_tokens,
     tokenizer as plain,
 )
 from flaxformer_lite.text.blenderbot_small import MERGES, BlenderbotSmall
+from flaxformer_lite.text.folder_rules import FolderRules, read_rules, with_tokens_map
 from flaxformer_lite.text.m2m_100 import M2M100
 from flaxformer_lite.text.marian import Marian
 from flaxformer_lite.text.numbered_pieces import VOCABULARY, NumberedPieces
@@ -60,7 +61,7 @@ def read_tokenizer(folder: Path, *, family: str | None = None) -> PublishedToken
         foreign = find_foreign(folder)
         if foreign:
             return _of_another_program(foreign, family)
-    config = older_files.with_tokens_map(folder, _read(folder / "tokenizer_config.json"))
+    config = with_tokens_map(folder, _read(folder / "tokenizer_config.json"))
     template = _chat_template(folder, config)
     try:
         if (folder / JSON).is_file():
@@ -78,7 +79,7 @@ def read_tokenizer(folder: Path, *, family: str | None = None) -> PublishedToken
     path = next((folder / name for name in SENTENCEPIECE if (folder / name).is_file()), None)
     adds = _added(published, folder, family) if path else ""
     if path and adds:
-        lower_case.check_not_asked(path)
+        _rules_of(path.parent).check_followed(path)
         return _sentencepiece(path, config, template, adds)
     made = older_files.make_tokenizer(folder)
     if made:
@@ -144,12 +145,16 @@ def _usual(inner: NumberedPieces) -> Json:
 def _of_json(definition: str, where: Path, config: Json, template: str) -> PublishedTokenizer:
     folder = where.parent if where.is_file() else where
     try:
-        if lower_case.is_asked(folder):
-            definition = lower_case.lowering(definition)
+        definition = _rules_of(folder).apply(definition)
         inner = plain.HuggingFace(definition.encode())
     except ConfigError as error:
         raise ConfigError(f"{where}: cannot be read as a tokenizer: {error}") from None
     return PublishedTokenizer(inner, config, template)
+
+
+def _rules_of(folder: Path) -> FolderRules:
+    """Returns what a folder says beside its tokenizer; PublishedTokenizer cuts texts itself."""
+    return dataclasses.replace(read_rules(folder), truncation_side=None)
 
 
 def framed(
@@ -167,6 +172,8 @@ def framed(
     roles = {plain.KNOWN[role][0]: i for role, i in inner.ids.items()}
     config = {"truncation_side": inner.truncation_side}
     around = special_tokens.usual(inner, skeleton)
+    if skeleton == "decoder":
+        around = special_tokens.Frame(inner.begin_ids)
     if as_published:
         around = inner.frame(skeleton)
     return PublishedTokenizer(

@@ -124,7 +124,8 @@ def open_trained(
         fitted = workdir.read_baseline(path)
         tokenizer_folder = run_inputs.tokenizer_folder(path)
         # not one trained on the file
-        data = dataclasses.replace(cfg.data, tokenizer=TokenizerConfig(path=str(tokenizer_folder)))
+        chosen = dataclasses.replace(cfg.data.tokenizer, path=str(tokenizer_folder))
+        data = dataclasses.replace(cfg.data, tokenizer=chosen)
         cfg = dataclasses.replace(cfg, model=model.cfg, data=data)
         words = tokenizer.load(tokenizer_folder)
         second = cfg.objective.auxiliary_model(cfg.model)

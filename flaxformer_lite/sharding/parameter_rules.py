@@ -83,7 +83,7 @@ def _has_norms(cfg: ModelConfig) -> bool:
     slots = [cfg.norm_at, *(kind.norm_at for kind in cfg.kinds if kind.norm_at is not None)]
     if any(slots):
         kinds.add(cfg.norm)
-    return bool(kinds - {None, "none", "layer_no_affine"})
+    return bool(kinds - {None, "none", "layer_no_affine", "rms_no_affine"})
 
 
 def _has_tables(cfg: ModelConfig) -> bool:

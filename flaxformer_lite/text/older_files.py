@@ -20,6 +20,7 @@ from tokenizers import Tokenizer, processors
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json, quote_value
 from flaxformer_lite.text.escape_specials import library_errors
+from flaxformer_lite.text.folder_rules import with_tokens_map
 from flaxformer_lite.text.older_folder import (
     MODELS,
     ROLES,
@@ -228,16 +229,6 @@ def make_tokenizer(path: Path) -> Made | None:
         raise
     except Exception as error:  # of damaged files
         raise ConfigError(f"{message} ({type(error).__name__}: {error}).") from None
-
-
-def with_tokens_map(path: Path, config: Json) -> Json:
-    """Returns tokenizer_config.json with special_tokens_map.json, which precedes it.
-
-    As in transformers, a tokenizer_config.json with `added_tokens_decoder` is complete without it.
-    """
-    if "added_tokens_decoder" in config:
-        return config
-    return config | read_optional(path / "special_tokens_map.json")
 
 
 def _made(folder: Folder) -> Tokenizer:

@@ -4,4 +4,6 @@ LARGEST = 1 << 28  # bytes of a tokenizer's file; the largest published ones hav
 BYTES = "tokenizer.bytes"
 JSON = "tokenizer.json"
 SENTENCEPIECE = "tokenizer.model"
-ALL = (JSON, SENTENCEPIECE, BYTES)
+# special tokens that a tokenizer.json does not name
+CONFIG = "tokenizer_config.json"
+ALL = (JSON, SENTENCEPIECE, BYTES, CONFIG)

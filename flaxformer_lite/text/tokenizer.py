@@ -10,9 +10,11 @@ never recognized in text: a file that contains "[MASK]" is encoded as those char
 import dataclasses
 import functools
 import hashlib
+import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import sentencepiece
@@ -21,14 +23,7 @@ import tokenizers
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.home import expand_home
 from flaxformer_lite.files.read import read_bytes
-from flaxformer_lite.text import (
-    lower_case,
-    older_files,
-    saved_files,
-    special_tokens,
-    token_text,
-    truncation,
-)
+from flaxformer_lite.text import older_files, saved_files, special_tokens, token_text
 from flaxformer_lite.text.escape_specials import (
     FAILS,
     any_of,
@@ -36,6 +31,7 @@ from flaxformer_lite.text.escape_specials import (
     library_errors,
     split_at,
 )
+from flaxformer_lite.text.folder_rules import FolderRules, read_rules
 
 SENTINELS = 100
 NONE = -1  # an id that no token has
@@ -71,10 +67,12 @@ class Tokenizer:
     # threads that encode a batch, unless the environment sets it; -1 for one per core
     threads: int = -1
     truncation_side: str = "right"  # at which texts that are too long lose tokens, or left
+    # special tokens that a decoder's documents begin with; each ends with eos_id
+    begin_ids: tuple[int, ...] = ()
 
     def __init__(self, definition: bytes):
         self.definition = definition  # the content of its file
-        self.fingerprint = hashlib.sha256(self.file.encode() + definition).hexdigest()[:16]
+        self.fingerprint = hash_parts(self.file, definition)
 
     def encode(self, text: str) -> list[int]:
         """Encodes a text as ids, without any special token."""
@@ -256,7 +254,21 @@ class HuggingFace(Tokenizer):
 
     file = saved_files.JSON
 
-    def __init__(self, definition: bytes):
+    def __init__(
+        self,
+        definition: bytes,
+        tokens: Mapping[str, str] = MappingProxyType({}),
+        frame: str = "published",
+    ):
+        """Reads a tokenizer.json.
+
+        Args:
+          definition: its content.
+          tokens: the spelling of special tokens by role, as the folder names them beside it.
+          frame: "published": special tokens are those of `tokens`, others are found by their usual
+            spelling, and documents begin as the file's template begins texts; or "end": the usual
+            spelling comes first, and documents begin with nothing.
+        """
         super().__init__(definition)
         with library_errors("the library refuses it"):
             self.library = tokenizers.Tokenizer.from_str(definition.decode())
@@ -265,8 +277,32 @@ class HuggingFace(Tokenizer):
             self.truncation_side = self.library.truncation["direction"]
         self.library.no_truncation()
         self.vocab_size = 1 + max(self.library.get_vocab(with_added_tokens=True).values())
-        self._set_ids({role: next(self._ids(*names), None) for role, names in KNOWN.items()})
+        usual = {role: next(self._ids(*names), None) for role, names in KNOWN.items()}
+        named = {role: next(self._ids(tokens.get(role, "")), None) for role in KNOWN}
+        preferred = [named, usual]
+        if frame == "end":
+            preferred = [usual, named]
+        ids = {}
+        for role in KNOWN:
+            ids[role] = next((of[role] for of in preferred if of[role] is not None), None)
+        self._set_ids(ids)
+        self.named_tokens: dict[str, str] = {}  # by role, where the file alone does not tell
+        if ids != usual:
+            for role, index in ids.items():
+                if index is not None:
+                    self.named_tokens[role] = str(self.library.id_to_token(index))
+            self.fingerprint = hash_parts(self.file, definition, repr(self.named_tokens))
+        if frame == "published":
+            self.begin_ids = self.template(1).before
         self.sentinel_ids = tuple(self._ids(*(f"<extra_id_{k}>" for k in range(SENTINELS))))
+
+    def save(self, folder: str | Path) -> None:
+        super().save(folder)
+        if self.named_tokens:
+            config = {f"{role}_token": token for role, token in self.named_tokens.items()}
+            Path(folder, saved_files.CONFIG).write_text(
+                f"{json.dumps(config, indent=2)}\n", encoding="utf-8"
+            )
 
     def with_tokens(self, names: Collection[str]) -> "HuggingFace":
         added = self.library.get_added_tokens_decoder().values()
@@ -274,7 +310,9 @@ class HuggingFace(Tokenizer):
             return self  # a run's own, as it was saved
         library = tokenizers.Tokenizer.from_str(self.definition.decode())
         library.add_tokens([tokenizers.AddedToken(name, normalized=False) for name in names])
-        return HuggingFace(library.to_str().encode())
+        grown = HuggingFace(library.to_str().encode(), self.named_tokens)
+        grown.begin_ids = self.begin_ids
+        return grown
 
     @functools.cached_property
     def _literal(self) -> tuple[tokenizers.Tokenizer, str]:
@@ -412,6 +450,14 @@ class SentencePiece(Tokenizer):
         return None
 
 
+def hash_parts(file: str, definition: bytes, *others: str) -> str:
+    """Returns the fingerprint of a tokenizer: of its file's name and content, and of others."""
+    digest = hashlib.sha256(file.encode() + definition)
+    for other in others:
+        digest.update(other.encode())
+    return digest.hexdigest()[:16]
+
+
 def _is_within_word(byte: bytes) -> bool:
     return byte.isalnum() or byte >= b"\x80"
 
@@ -419,7 +465,9 @@ def _is_within_word(byte: bytes) -> bool:
 FILES = (HuggingFace.file, SentencePiece.file, "spiece.model", Bytes.file)  # in this order
 
 
-def load(path: str | Path, *, given: str | Path | None = None) -> Tokenizer:
+def load(
+    path: str | Path, *, given: str | Path | None = None, frame: str = "published"
+) -> Tokenizer:
     """Loads a tokenizer from a file or a folder.
 
     A file is a `tokenizer.json` or a sentencepiece `.model`; a folder is one that `save` wrote to,
@@ -428,6 +476,7 @@ def load(path: str | Path, *, given: str | Path | None = None) -> Tokenizer:
     Args:
       path: a file or folder on this machine.
       given: how messages name it; None is path.
+      frame: `data.tokenizer.frame`, as in `HuggingFace`.
 
     Raises:
       ConfigError: there is no such file, or it cannot be read as a tokenizer.
@@ -436,39 +485,38 @@ def load(path: str | Path, *, given: str | Path | None = None) -> Tokenizer:
         given = path
     where = f"data.tokenizer.path={str(given)!r}"
     path = expand_home(path)
-    lower = path.is_dir() and lower_case.is_asked(path)
-    side = truncation.side_of(path) if path.is_dir() else None
-
-    def as_asked(definition: str) -> bytes:
-        if lower:
-            definition = lower_case.lowering(definition)
-        if side is not None:
-            definition = truncation.with_side(definition, side)
-        return definition.encode()
-
+    rules = FolderRules()
     if path.is_dir():
+        rules = read_rules(path)
         if not any((path / name).is_file() for name in (HuggingFace.file, Bytes.file)):
             made = older_files.make_tokenizer(path)
             if made is not None:
-                return _with_end(HuggingFace(as_asked(made.definition)), where)
+                definition = rules.apply(made.definition).encode()
+                return _with_end(HuggingFace(definition, made.tokens, frame), where)
         files = [path / name for name in FILES if (path / name).exists()]
         if not files:
             raise ConfigError(
                 f"{where}: has none of {', '.join(FILES)}, one of which training needs."
             )
         path = files[0]
-    kinds = {".json": HuggingFace, ".model": SentencePiece, ".bytes": Bytes}
-    if path.suffix not in kinds:
+    if path.suffix not in (".json", ".model", ".bytes"):
         raise ConfigError(f"{where}: must be a tokenizer.json or a sentencepiece .model.")
-    if lower and path.suffix != ".json":
-        lower_case.check_not_asked(path)
-    if side == "left" and path.suffix != ".json":
-        truncation.check_not_left(path)
+    if path.suffix != ".json":
+        rules.check_followed(path)
     try:
         content = read_bytes(path, limit=saved_files.LARGEST)
-        if lower or (side is not None and path.suffix == ".json"):
-            content = as_asked(content.decode())
-        loaded = kinds[path.suffix](content)
+        loaded: Tokenizer
+        if path.suffix == ".json":
+            definition = content
+            if rules != FolderRules(rules.tokens):
+                definition = rules.apply(content.decode()).encode()
+            loaded = HuggingFace(definition, rules.tokens, frame)
+        elif path.suffix == ".model":
+            loaded = SentencePiece(content)
+            if frame == "published" and rules.add_bos and loaded.bos_id is not None:
+                loaded.begin_ids = (loaded.bos_id,)
+        else:
+            loaded = Bytes(content)
     except Exception as error:  # tokenizers raises plain Exception
         raise ConfigError(f"{where}: cannot be read as a tokenizer ({error}).") from error
     return _with_end(loaded, where)

@@ -1,6 +1,7 @@
 """Any cut of a text into calls with a cache gives the logits of one call without: chunks, windows,
 padding, positions."""
 
+import dataclasses
 import itertools
 
 import jax
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite import registry
+from flaxformer_lite.models import gemma4_text
 from flaxformer_lite.models.skeletons.build_layers import init_cache
 from flaxformer_lite.nn.modules.cache import length_of
 from tests.marks import daily
@@ -38,6 +40,14 @@ def in_chunks(model, params, x, cuts, encoded=None, length=T, **inputs):
     return jnp.concatenate(out, axis=1), cache
 
 
+# layers of a window of 3 and of none, and two that read the keys of those before them
+SHARED = tuple(
+    gemma4_text.make_kind(
+        window, mixer=dataclasses.replace(gemma4_text.KEYS, keys=keys), num_kv_heads=4 - window
+    )
+    for keys in ("kept", "earlier")
+    for window in (3, 0)
+)
 CASES = {
     "learned, windows": ("gpt2", {"windows": (3, 0)}, 2, (5, 7)),
     "a chunk longer than its window": ("gpt2", {"windows": (3, 0), "scan": True}, 2, (2, 8)),
@@ -55,12 +65,20 @@ CASES = {
         2,
         (6, 8),
     ),
+    "keys of earlier layers": ("gemma4_text", {"number": 4, "pattern": SHARED}, 2, (1, 2, 7)),
+    "keys of earlier layers, scanned": (
+        "gemma4_text",
+        {"number": 8, "pattern": SHARED, "scan": True},
+        2,
+        (2, 8),
+    ),
     "sinusoidal": ("transformer", {}, 2, (5,)),
     "shaw": ("gpt2", {"position": registry.resolve_class("positions", "shaw")()}, 2, (5, 6)),
 }
 
 
 DAILY = (
+    "keys of earlier layers",
     "a chunk longer than its window",
     "rotary, grouped, one row, all windows",
 )

@@ -84,7 +84,10 @@ def test_a_trained_decoder_reads_texts_with_the_special_tokens_that_it_was_train
     inner = open_tokenizer(folder)
     published = load_tokenizer(folder).encode("four one")
     assert framed(inner, "decoder", as_published=True).encode("four one") == published
-    assert framed(inner, "decoder").encode("four one") == published[1:-1]
+    # [SEP] would end a prompt that is to be continued
+    assert framed(inner, "decoder").encode("four one") == published[:-1]
+    bare = open_tokenizer(folder, frame="end")
+    assert framed(bare, "decoder").encode("four one") == published[1:-1]
 
 
 # Of torch 2.13 at -1.5, -0.3, 0.4, 2 and 7.

@@ -95,6 +95,9 @@ def layer(cfg: ModelConfig, kind: LayerKind, *, cross: bool = False) -> LayerCon
     beside = None
     if kind.beside:
         beside = kind.beside.for_model(attention(cfg, kind))
+    after = None
+    if kind.after:
+        after = kind.after.for_model(feed_forward(cfg))
     norm_at = kind.norm_at
     if norm_at is None:
         norm_at = tuple(slot for slot in cfg.norm_at if slot in choices.LAYER_NORM_SLOTS)
@@ -103,6 +106,8 @@ def layer(cfg: ModelConfig, kind: LayerKind, *, cross: bool = False) -> LayerCon
         cross=cross_attention,
         feed_forward=made_feed_forward,
         beside=beside,
+        after=after,
+        output_scale=kind.output_scale,
         norm=cfg.norm_config,
         norm_at=norm_at,
         residual=cfg.residual,

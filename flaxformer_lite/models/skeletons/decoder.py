@@ -2,6 +2,7 @@
 
 from typing import ClassVar
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
@@ -156,12 +157,18 @@ class DecoderModel(Hinted):
             token_type_ids = rows_of("token_type_ids", token_type_ids, input_ids)
             x_BTD += self.tokens(ids_of("token_type_ids", token_type_ids, self.cfg.vocab_size))
         x_BTD = slots.check(self.embed(x_BTD, positions_BT, None))
+        context = self.add_inputs(context, input_ids, x_BTD)
         out = self.decoder(x_BTD, positions_BT, slots.in_context(context), cache)
         if packed is not None:
             out = packed.unpack(out)
         if cache is None:
             return out, None
         return out
+
+    @nn.nowrap
+    def add_inputs(self, context: Context, input_ids: jax.Array, x_BTD: jax.Array) -> Context:
+        """Returns the context with what layers read beside the stream, by default nothing."""
+        return context
 
     def encode(self, input_ids=None, **inputs) -> jax.Array:
         """Returns the last hidden state, [B, T, D], as encoders do."""

@@ -251,7 +251,8 @@ class Moe(nn.Module):
         weights_BTA, chosen_BTA = on_shards(logits_BTX, bias_X)
         self._sow_losses(logits_BTX, chosen_BTA, context)
         with_room = self.with_room(weights_BTA, chosen_BTA, logits_BTX, context)
-        y_BTD = Experts(cfg, run, name="experts")(x_BTD, *with_room)
+        y_BTD = Experts(cfg, run, name="experts")(self.norm_of("experts_in", x_BTD), *with_room)
+        y_BTD = self.norm_of("experts_out", y_BTD)
         if self._trains:
             chosen_LA = chosen_BTA.reshape(-1, cfg.experts_per_token)
             # Of the choices and not of what had room, or full experts would never lose their
@@ -262,7 +263,8 @@ class Moe(nn.Module):
                 y_BTD = with_gradient(y_BTD, bias_X, count_X - count_X.mean())
         if not cfg.shared_dim:
             return y_BTD
-        shared_BTD = FeedForward(cfg.shared, run, name="shared")(x_BTD)
+        shared = FeedForward(cfg.shared, run, name="shared")
+        shared_BTD = self.norm_of("shared_out", shared(self.norm_of("shared_in", x_BTD)))
         if cfg.shared_gate:
             gate = Einsum(
                 "BTD,DC->BTC",
@@ -282,6 +284,11 @@ class Moe(nn.Module):
 
     def router_input(self, x_BTD: jax.Array) -> jax.Array:
         """Returns what the router reads."""
+        return x_BTD
+
+    @nn.nowrap
+    def norm_of(self, slot: str, x_BTD: jax.Array) -> jax.Array:
+        """Returns x with the norm of a slot, of which there is none."""
         return x_BTD
 
     def with_room(

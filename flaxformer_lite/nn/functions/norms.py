@@ -33,20 +33,22 @@ def layer_norm(
     return y.astype(x.dtype)
 
 
-def rms_norm(x: jax.Array, scale: jax.Array, /, *, eps: float) -> jax.Array:
+def rms_norm(x: jax.Array, scale: jax.Array | None = None, /, *, eps: float) -> jax.Array:
     """Applies root-mean-square normalization, in the dtype of x.
 
     y = x / sqrt(E[x^2] + eps) * scale.
 
     Args:
       x: [..., D], any float dtype.
-      scale: [D], or the last axes of x.
+      scale: [D], or the last axes of x; None is 1.
       eps: added to the mean square.
 
     Reference: Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019), equation 4.
     """
     y = _standardize(x.astype(jnp.float32), eps, False)
-    return (y * _widen(scale, x.ndim)).astype(x.dtype)
+    if scale is not None:
+        y = y * _widen(scale, x.ndim)
+    return y.astype(x.dtype)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))

@@ -37,7 +37,7 @@ from flaxformer_lite.nn.modules.cache import LayerCache
 from flaxformer_lite.nn.modules.context import Context, ContextLayer, PositionTables
 from flaxformer_lite.nn.modules.dropout import dropout_of_weights
 from flaxformer_lite.nn.modules.einsum import Einsum
-from flaxformer_lite.nn.modules.kv_cache import Seen
+from flaxformer_lite.nn.modules.kv_cache import Left, Seen
 from flaxformer_lite.nn.modules.norms import Norm
 from flaxformer_lite.nn.positions.encoding import Bias, Encoding, Tables, list_hooks
 
@@ -222,7 +222,9 @@ class AttentionVariantConfig(parts.MixerConfig):
     def partition_rules(self) -> parts.PartitionRules:
         return self.attention.partition_rules()
 
-    def init_cache(self, batch: int, length: int, d_model: int, dtype: DTypeLike) -> LayerCache:
+    def init_cache(
+        self, batch: int, length: int, d_model: int, dtype: DTypeLike
+    ) -> LayerCache | None:
         return self.attention.init_cache(batch, length, d_model, dtype)
 
 
@@ -244,7 +246,7 @@ class Attention(ContextLayer):
     @nn.compact
     def forward(
         self, x_BTD: jax.Array, context: Context, cache: LayerCache | None
-    ) -> tuple[jax.Array, LayerCache | None]:
+    ) -> tuple[jax.Array, Left]:
         cfg = self.cfg
         if cfg.cross:
             q_BTNH = self.project("query", "BTD,DNH->BTNH", x_BTD)
@@ -252,8 +254,7 @@ class Attention(ContextLayer):
             args = self.arguments(context.cross_mask, seen, scale=self.scale_of(q_BTNH))
         else:
             x_BTD = self._check_cache(x_BTD, context, cache)
-            q_BTNH, k_BTKH, v_BTKH = self.project_heads(x_BTD, x_BTD, context, cache)
-            seen = self.extend(cache, k_BTKH, v_BTKH, context)
+            q_BTNH, seen = self.project_and_extend(x_BTD, context, cache)
             args = self.self_arguments(context, x_BTD, seen, scale=self.scale_of(q_BTNH))
         if cfg.sinks:
             stored = jnp.dtype(self.execution.param_dtype)
@@ -266,7 +267,20 @@ class Attention(ContextLayer):
             k_BSKH = jnp.repeat(k_BSKH, times, axis=2)
             v_BSKH = jnp.repeat(v_BSKH, times, axis=2)
         out_BTNH = self.attend(*self.place_heads(q_BTNH, k_BSKH, v_BSKH), args)
-        return self.project_out(out_BTNH, x_BTD), seen.cache
+        return self.project_out(out_BTNH, x_BTD), self.leave(seen)
+
+    @nn.nowrap
+    def project_and_extend(
+        self, x_BTD: jax.Array, context: Context, cache: LayerCache | None
+    ) -> tuple[jax.Array, Seen]:
+        """Returns queries, and the keys and values that they see."""
+        q_BTNH, k_BTKH, v_BTKH = self.project_heads(x_BTD, x_BTD, context, cache)
+        return q_BTNH, self.extend(cache, k_BTKH, v_BTKH, context)
+
+    @nn.nowrap
+    def leave(self, seen: Seen) -> Left:
+        """Returns what a layer leaves to later calls, its cache."""
+        return seen.cache
 
     def _check_cache(
         self, x_BTD: jax.Array, context: Context, cache: LayerCache | None

@@ -15,6 +15,7 @@ from flaxformer_lite.nn.mixers.attention import Attention, AttentionVariantConfi
 from flaxformer_lite.nn.modules.cache import LayerCache
 from flaxformer_lite.nn.modules.context import Context
 from flaxformer_lite.nn.modules.documents import documents_of, refuse_split_sequences
+from flaxformer_lite.nn.modules.kv_cache import Left
 from flaxformer_lite.nn.positions.encoding import list_hooks
 
 
@@ -87,7 +88,7 @@ class BlockSparse(Attention):
     @nn.compact
     def forward(
         self, x_BTD: jax.Array, context: Context, cache: LayerCache | None
-    ) -> tuple[jax.Array, LayerCache | None]:
+    ) -> tuple[jax.Array, Left]:
         record = self.record
         length = x_BTD.shape[1]
         if record.is_plain(length):

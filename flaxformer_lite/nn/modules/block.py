@@ -11,9 +11,9 @@ from flaxformer_lite.config import Execution, LayerConfig
 from flaxformer_lite.config.parts import FeedForwardConfig, MixerConfig, Part
 from flaxformer_lite.nn.functions.sharding import sharding_of
 from flaxformer_lite.nn.functions.tuning import compute_gradient_once
-from flaxformer_lite.nn.modules.cache import MixerCache
-from flaxformer_lite.nn.modules.context import Context, ContextLayer
+from flaxformer_lite.nn.modules.context import Context, ContextLayer, call_layer
 from flaxformer_lite.nn.modules.dropout import Dropout
+from flaxformer_lite.nn.modules.kv_cache import Left
 from flaxformer_lite.nn.modules.norms import Norm
 
 
@@ -26,7 +26,8 @@ class Block(ContextLayer):
 
     With parallel_shared, in' is in. Mixer and feed-forward are times cfg.residual_multiplier.
     A part cfg.beside is the last one, and reads the x that the first one reads; y is then zero at
-    padding, as in the published code of DeBERTa-v2.
+    padding, as in the published code of DeBERTa-v2. With cfg.output_scale, y is multiplied with a
+    number that is not trained.
     """
 
     cfg: LayerConfig
@@ -34,9 +35,7 @@ class Block(ContextLayer):
     causal: bool = False  # whether each token sees only itself and earlier ones
 
     @nn.compact
-    def forward(
-        self, x_BTD: jax.Array, context: Context, cache: MixerCache | None
-    ) -> tuple[jax.Array, MixerCache | None]:
+    def forward(self, x_BTD: jax.Array, context: Context, cache: Left) -> tuple[jax.Array, Left]:
         cfg = self.cfg
         if cfg.residual.startswith("parallel"):
             return self._parallel(x_BTD, context, cache)
@@ -54,11 +53,13 @@ class Block(ContextLayer):
             x_BTD = self._norm(name, "out", sharding.constrain(y_BTD, "BTD"))
         if cfg.beside is not None and context.keep_BT is not None:
             x_BTD = jnp.where(context.keep_BT[..., None], x_BTD, 0)
+        if cfg.output_scale:
+            dtype = jnp.dtype(self.execution.param_dtype)
+            scale = self.param("output_scale", nn.initializers.ones, (1,), dtype)
+            x_BTD = x_BTD * jax.lax.stop_gradient(scale).astype(x_BTD.dtype)[None, None]
         return x_BTD, cache
 
-    def _parallel(
-        self, x_BTD: jax.Array, context: Context, cache: MixerCache | None
-    ) -> tuple[jax.Array, MixerCache | None]:
+    def _parallel(self, x_BTD: jax.Array, context: Context, cache: Left) -> tuple[jax.Array, Left]:
         (mixer, mixing), (fed, feeding) = self.cfg.parts.items()
         h_BTD = self._norm(mixer, "in", x_BTD)
         mixed_BTD, cache = self._apply(mixer, mixing, h_BTD, context, cache)
@@ -71,8 +72,8 @@ class Block(ContextLayer):
         return sharding_of(self.execution).constrain(x_BTD, "BTD"), cache
 
     def _apply(
-        self, name: str, part: Part, h_BTD: jax.Array, context: Context, cache: MixerCache | None
-    ) -> tuple[jax.Array, MixerCache | None]:
+        self, name: str, part: Part, h_BTD: jax.Array, context: Context, cache: Left
+    ) -> tuple[jax.Array, Left]:
         """Computes a mixer or a feed-forward, and the cache after it."""
         if isinstance(part, FeedForwardConfig):
             module = part.module(self.execution, name=name)
@@ -81,10 +82,7 @@ class Block(ContextLayer):
             return module(h_BTD), cache
         assert isinstance(part, MixerConfig), "a part of a layer is one or the other"
         module = part.module(self.execution, causal=self.causal, name=name)
-        if cache is None:
-            return module(h_BTD, context), None
-        y_BTD, cache = module(h_BTD, context, cache)
-        return y_BTD, cache
+        return call_layer(module, h_BTD, context, cache)
 
     def _norm(self, part: str, slot: str, x_BTD: jax.Array) -> jax.Array:
         if not self.cfg.has_norm(part, slot):

@@ -77,9 +77,6 @@ class MixerCache(Protocol):
 
 # Of all layers, or of all kinds of layer where they are scanned; None for one without a mixer.
 Cache = Sequence[MixerCache | None]
-# What a mixer or a layer returns: y [B, T, D], or with it the cache after the call if one was
-# passed.
-LayerOutput = jax.Array | tuple[jax.Array, MixerCache | None]
 
 # fields that each row has its own of
 PER_ROW = ("k_BKSH", "v_BKSH", "k_scale_BKS1", "v_scale_BKS1")

@@ -16,7 +16,8 @@ from flaxformer_lite.config import ConfigError, Execution, InitConfig
 from flaxformer_lite.nn.attentions.arguments import check_slots
 from flaxformer_lite.nn.functions.masks import Mask
 from flaxformer_lite.nn.functions.rotary import Phase
-from flaxformer_lite.nn.modules.cache import Cache, LayerOutput, MixerCache, capacity_of
+from flaxformer_lite.nn.modules.cache import Cache, MixerCache, capacity_of
+from flaxformer_lite.nn.modules.kv_cache import Left, Seen
 from flaxformer_lite.nn.positions.encoding import Encoding, Table, Tables, list_hooks
 
 
@@ -41,6 +42,8 @@ class Context(flax.struct.PyTreeNode):
       phase: rotation of queries and keys.
       index: the first row's slot in the cache, int32 scalar; None is the cache's length.
       encoder_output_BSD: input of cross-attention; None once the cache holds its keys and values.
+      earlier: the keys and values that earlier layers have left to this one, by their window.
+      inputs_BTLP: another vector of each token for each layer; in a layer, its own alone, L = 1.
       structured: whether `mask` already decides which later columns a causal layer shows, as a
         prefix LM's mask does.
       first: whether the cache is empty before these rows.
@@ -58,6 +61,8 @@ class Context(flax.struct.PyTreeNode):
     phase: Phase | None = None
     index: jax.Array | None = None
     encoder_output_BSD: jax.Array | None = None
+    earlier: dict[int, Seen] | None = None
+    inputs_BTLP: jax.Array | None = None
     structured: bool = flax.struct.field(pytree_node=False, default=False)
     first: bool = flax.struct.field(pytree_node=False, default=False)
     prepared: bool = flax.struct.field(pytree_node=False, default=False)
@@ -143,8 +148,8 @@ class ContextLayer(nn.Module):
         *,
         mask: Mask | jax.Array | None = None,
         position_ids: jax.Array | None = None,
-    ) -> LayerOutput:
-        """Returns y [B, T, D], or (y, cache) if a cache was passed.
+    ) -> jax.Array | tuple[jax.Array, Left]:
+        """Returns y [B, T, D], or (y, cache) if a cache was passed or keys are left to others.
 
         Args:
           x_BTD: the input.
@@ -154,15 +159,26 @@ class ContextLayer(nn.Module):
         """
         context = with_options(context, x_BTD, cache, mask=mask, position_ids_BT=position_ids)
         y_BTD, extended = self.forward(x_BTD, context, cache)
-        if cache is None:
+        if cache is None and extended is None:
             return y_BTD
         return y_BTD, extended
 
-    def forward(
-        self, x_BTD: jax.Array, context: Context, cache: Any
-    ) -> tuple[jax.Array, MixerCache | None]:
+    def forward(self, x_BTD: jax.Array, context: Context, cache: Any) -> tuple[jax.Array, Left]:
         """Computes y, and the cache after it; None without one."""
         raise NotImplementedError
+
+
+def call_layer(
+    layer: nn.Module, x_BTD: jax.Array, context: Context, cache: Left
+) -> tuple[jax.Array, Left]:
+    """Returns what a mixer or a block computes, and the cache after it or None."""
+    if cache is None:
+        out = layer(x_BTD, context)
+    else:
+        out = layer(x_BTD, context, cache)
+    if isinstance(out, tuple):
+        return out
+    return out, None
 
 
 def _positions(ids: Any, x_BTD: jax.Array) -> jax.Array:

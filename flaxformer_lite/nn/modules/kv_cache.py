@@ -9,7 +9,7 @@ from jax.typing import DTypeLike
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.nn.functions import quantized
 from flaxformer_lite.nn.functions.masks import Slot
-from flaxformer_lite.nn.modules.cache import LayerCache, start_of
+from flaxformer_lite.nn.modules.cache import LayerCache, MixerCache, start_of
 
 
 class Seen(NamedTuple):
@@ -26,6 +26,10 @@ class Seen(NamedTuple):
     v_BSKH: jax.Array
     q_index: jax.Array | None = None
     k_index: jax.Array | None = None
+
+
+# What a layer leaves: its cache, or with it the keys and values of a window for later layers.
+Left = MixerCache | dict[int, Seen] | None
 
 
 def extend(

@@ -19,6 +19,8 @@ class Norm(nn.Module):
         kind = self.cfg.kind
         if kind == "layer_no_affine":
             return norms.layer_norm(x, eps=self.cfg.eps)
+        if kind == "rms_no_affine":
+            return norms.rms_norm(x, eps=self.cfg.eps)
         dtype = jnp.dtype(self.execution.param_dtype)
         shape = x.shape[-self.cfg.weight_axes :]
         init = nn.initializers.zeros if kind == "rms_offset" else nn.initializers.ones

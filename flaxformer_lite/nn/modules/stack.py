@@ -14,8 +14,9 @@ from flaxformer_lite.nn.functions.masks import Mask
 from flaxformer_lite.nn.functions.sharding import sharding_of
 from flaxformer_lite.nn.modules.block import Block
 from flaxformer_lite.nn.modules.cache import Cache, MixerCache, check_room, check_stack, length_of
-from flaxformer_lite.nn.modules.context import Context, PositionTables, with_options
+from flaxformer_lite.nn.modules.context import Context, PositionTables, call_layer, with_options
 from flaxformer_lite.nn.modules.dropout import Dropout
+from flaxformer_lite.nn.modules.kv_cache import Left, Seen
 from flaxformer_lite.nn.modules.norms import Norm
 from flaxformer_lite.nn.positions.encoding import Encoding, list_hooks
 
@@ -37,13 +38,19 @@ class Group(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x_BTD: jax.Array, contexts: tuple[Context, ...], cache: Cache | None = None
+        self,
+        x_BTD: jax.Array,
+        contexts: tuple[Context, ...],
+        cache: Cache | None,
+        inputs_BTLP: jax.Array | None,
     ) -> tuple[jax.Array, Cache | None]:
         kept = []
+        earlier: dict[int, Seen] = {}
         for i, (layer, context) in enumerate(zip(self.cfg.pattern, contexts, strict=True)):
             block = Block(layer, self.execution, self.causal, name=f"block_{i}")
-            x_BTD, layer_cache = _run(block, x_BTD, context, _entry(cache, i))
-            kept.append(layer_cache)
+            own = _of_layer(context, earlier, inputs_BTLP, i)
+            x_BTD, left = call_layer(block, x_BTD, own, _entry(cache, i))
+            kept.append(_keep(left, earlier))
         if cache is None:
             return x_BTD, None
         return x_BTD, kept
@@ -179,6 +186,7 @@ class Stack(nn.Module):
         cfg = self.cfg
         run = self.execution
         kept = []
+        earlier: dict[int, Seen] = {}
         blocks = {}
         make = Block
         if run.remat != "none":
@@ -195,8 +203,9 @@ class Stack(nn.Module):
                     cfg.pattern[cfg.kind(i)], run, self.causal, name=f"layer_{which}"
                 )
             context = contexts[cfg.kind(i)]
-            x_BTD, layer_cache = _run(blocks[which], x_BTD, context, _entry(cache, i))
-            kept.append(layer_cache)
+            own = _of_layer(context, earlier, context.inputs_BTLP, i)
+            x_BTD, left = call_layer(blocks[which], x_BTD, own, _entry(cache, i))
+            kept.append(_keep(left, earlier))
         if cache is None:
             return x_BTD, None
         return x_BTD, kept
@@ -215,10 +224,18 @@ class Stack(nn.Module):
             # all that layers sow gets the leading axis of their weights, too
             variable_axes={True: 0},
             split_rngs={"params": True, "dropout": True},
-            in_axes=(nn.broadcast, 0),
+            in_axes=(nn.broadcast, 0, 0),
             length=self.cfg.num_layers // len(self.cfg.pattern),
         )
-        return layers(self.cfg, self.execution, self.causal, name="layers")(x_BTD, contexts, cache)
+        inputs_YBTLP = contexts[0].inputs_BTLP
+        if inputs_YBTLP is not None:
+            batch, length, count, width = inputs_YBTLP.shape
+            period = len(self.cfg.pattern)
+            periods = (batch, length, count // period, period, width)
+            inputs_YBTLP = jnp.moveaxis(inputs_YBTLP.reshape(periods), 2, 0)
+            contexts = tuple(context.replace(inputs_BTLP=None) for context in contexts)
+        run_layers = layers(self.cfg, self.execution, self.causal, name="layers")
+        return run_layers(x_BTD, contexts, cache, inputs_YBTLP)
 
 
 def _entry(cache: Cache | None, layer: int) -> MixerCache | None:
@@ -227,13 +244,21 @@ def _entry(cache: Cache | None, layer: int) -> MixerCache | None:
     return cache[layer]
 
 
-def _run(
-    block: Block, x_BTD: jax.Array, context: Context, cache: MixerCache | None
-) -> tuple[jax.Array, MixerCache | None]:
-    if cache is None:
-        out = block(x_BTD, context)
-    else:
-        out = block(x_BTD, context, cache)
-    if isinstance(out, tuple):
-        return out
-    return out, None
+def _of_layer(
+    context: Context, earlier: dict[int, Seen], inputs_BTLP: jax.Array | None, layer: int
+) -> Context:
+    """Returns the context of one layer, with what earlier ones left and with its own input."""
+    if earlier:
+        context = context.replace(earlier=dict(earlier))
+    if inputs_BTLP is not None:
+        context = context.replace(inputs_BTLP=inputs_BTLP[:, :, layer : layer + 1])
+    return context
+
+
+def _keep(left: Left, earlier: dict[int, Seen]) -> MixerCache | None:
+    """Returns the cache after a layer; keys and values that it leaves to later ones are added."""
+    if not isinstance(left, dict):
+        return left
+    ((window, seen),) = left.items()
+    earlier[window] = seen._replace(cache=None)
+    return seen.cache

@@ -17,7 +17,10 @@ from flaxformer_lite.nn.functions import rotary
 from flaxformer_lite.nn.positions.encoding import Encoding, Table
 
 Layout = Annotated[str, OneOf(("halves", "interleaved"))]
-Scaling = Annotated[str, OneOf(("none", "linear", "ntk", "dynamic", "yarn", "llama3", "longrope"))]
+Scaling = Annotated[
+    str,
+    OneOf(("none", "linear", "ntk", "dynamic", "yarn", "llama3", "longrope", "proportional")),
+]
 Rotated = Annotated[float, Range(1e-9, 1, "be in (0, 1], the rotated share of a head")]
 Factor = Annotated[float, Range(1, FLOAT32, "be at least 1, longer over original length")]
 BY_LENGTH = ("dynamic", "longrope")  # scalings that depend on the length of the text
@@ -30,6 +33,9 @@ class Rope(Encoding):
     `scaling` stretches this to longer text.
 
     The fields after `scaling` have the same names as in published `rope_scaling` entries.
+
+    With `proportional` d is the whole head, and `fraction` the share of its pairs that turn, the
+    fastest ones; the others pair the dimensions behind them (Gemma 4).
 
     With `dynamic` and `longrope` frequencies depend on the longest row of a call, 1 + the largest
     position in it: text up to the original length is rotated as in training. A cache keeps keys as
@@ -133,6 +139,8 @@ class Rope(Encoding):
         Raises:
           ValueError: d is odd or too small, or longrope does not have one factor per pair.
         """
+        if self.scaling == "proportional":  # transformers rounds down, also to none
+            return 2 * int(head_dim * self.fraction // 2)
         d = int(head_dim * self.fraction + 1e-9)  # 44 * (30 / 44) is a little less than 30
         if d < 2 or d % 2:
             raise ValueError(
@@ -167,6 +175,9 @@ class Rope(Encoding):
             length.
         """
         d = self.rotated(head_dim)
+        if self.scaling == "proportional":
+            turning = self.base ** (-np.arange(0, d, 2) / head_dim) / self.factor
+            return np.pad(turning, (0, head_dim // 2 - d // 2))
         plain = self._base(d, length) ** (-np.arange(0, d, 2) / d)
         if self.scaling == "linear":
             return plain / self.factor

@@ -79,6 +79,8 @@ def read_experiment(
         names all fields.
     """
     train = from_config_dict(TrainConfig, config.get("train", {}), "config.train")
+    if run and "data.tokenizer.frame" not in given:
+        config = _with_frame(config, run)
     if not train.init_from:
         cfg = from_config_dict(ExperimentConfig, config)
         return dataclasses.replace(cfg, allow_plugins=allow_plugins)
@@ -119,7 +121,7 @@ def read_experiment(
             merged[name] = section[name]
     if tokenizer.get("add") and tokenizer.get("path") and not begun:
         chosen = from_config_dict(TokenizerConfig, tokenizer, "config.data.tokenizer")
-        grown = open_tokenizer(chosen.path, chosen.add)
+        grown = open_tokenizer(chosen.path, chosen.add, chosen.frame)
         merged["vocab_size"] = max(model.vocab_size, grown.vocab_size)
     objective = _objective_of(config)
     # the directory that a run began from may be gone
@@ -209,6 +211,24 @@ def _begun(
     if stored.train.init_from != init_from:
         return None
     return stored
+
+
+def _with_frame(config: ConfigDict, run: str | Path) -> ConfigDict:
+    """Returns a page that frames documents as its run does, if one has begun."""
+    if is_url(run):
+        run = mirror.fetched(str(run))
+    if not workdir.newest_first(Path(run), "checkpoints"):
+        return config
+    try:
+        stored = workdir.complete_config(workdir.read_inputs(Path(run))["config"])
+    except ConfigError:  # damaged; the next start writes it again
+        return config
+    values = config.to_dict()
+    tokenizer = values.get("data", {}).get("tokenizer")
+    frame = stored.get("data", {}).get("tokenizer", {}).get("frame")
+    if tokenizer is not None and frame:
+        tokenizer["frame"] = frame
+    return ConfigDict(values)
 
 
 def _model_of(

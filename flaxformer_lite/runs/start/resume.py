@@ -1,6 +1,7 @@
 """The record that a checkpoint keeps of its run, and the check whether a config may continue it."""
 
 import contextlib
+import copy
 import functools
 import hashlib
 import json
@@ -16,6 +17,7 @@ from flax.traverse_util import flatten_dict
 
 import flaxformer_lite
 from flaxformer_lite import registry
+from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import (
     ConfigError,
     ExperimentConfig,
@@ -110,7 +112,8 @@ def _completed(config: Json, allowed: registry.Allowed) -> Json:
     A checkpoint that names a plug-in that is not allowed is compared as it is.
     """
     with contextlib.suppress(ConfigError):
-        return plain(from_config_dict(ExperimentConfig, config, allow_plugins=allowed))
+        known = workdir.complete_config(copy.deepcopy(config))
+        return plain(from_config_dict(ExperimentConfig, known, allow_plugins=allowed))
     return config
 
 

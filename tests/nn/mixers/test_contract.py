@@ -31,6 +31,12 @@ OPTIONS = {  # of mixers that need some
             num_heads=4, bias=("query", "key", "out"), position=Rope(layout="interleaved")
         ),
     },
+    "shared_keys": {
+        "keys": "kept",
+        "values_are_keys": True,
+        "value_norm": "rms_no_affine",
+        "attention": AttentionConfig(num_heads=4, num_kv_heads=2, position=Rope()),
+    },
     "disentangled": {"attention": AttentionConfig(num_heads=4), "max_distance": 3},
 }
 RECORDS = [
