@@ -185,8 +185,6 @@ def _hidden(
     decode = functools.partial(
         model.apply, {"params": params}, method="decode", cache=cache, cache_index=first
     )
-    if model.cfg.bidirectional_prompt and isinstance(first, int):  # a prefill
-        decode = functools.partial(decode, prefix_mask=mask_BS)
     if is_encoder_decoder(model.cfg):
         decoder_inputs = {"decoder_attention_mask": mask_BS, "decoder_position_ids": positions_BT}
         return decode(tokens_BT, encoded_BSD, attention_mask=rows.source_mask_BS, **decoder_inputs)

@@ -62,14 +62,11 @@ def heads(name: str) -> dict[str, Head]:
     return llama_like.heads(name, only=Model.heads)
 
 
-# the text half of PaliGemma has it
-PREFIX = {"use_bidirectional_attention": "bidirectional_prompt"}
-FIXED = {"attention_bias": False}
+FIXED = {"use_bidirectional_attention": False, "attention_bias": False}
 PUBLISHED = llama_like.published(
     "gemma",
     sentencepiece="bos",
     heads=heads("Gemma"),
-    fields=llama_like.FIELDS | PREFIX,
     fixed=FIXED,
     read=read,
     write=lambda cfg: llama_like.write_heads(cfg) | write_activation(cfg, "hidden_act"),

@@ -101,7 +101,7 @@ PUBLISHED = llama_like.published(
         hidden_size=2304, intermediate_size=9216, num_hidden_layers=26, num_attention_heads=8
     ),
     heads=gemma.heads("Gemma2"),
-    fields=FIELDS | gemma.PREFIX,
+    fields=FIELDS,
     fixed=gemma.FIXED,
     harmless=("hidden_act", "sliding_window_size"),
     read=read,

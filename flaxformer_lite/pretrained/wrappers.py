@@ -32,7 +32,13 @@ SAME = {
 # fields of the whole that are about its text, too, and count before those of the half
 OF_WHOLE = ("tie_word_embeddings", "projection_dim", "quantization_config", "id2label", "label2id")
 # what the code of a half does, whatever its config says
-FIXED: dict[str, Json] = {"qwen3_vl_moe_text": {"norm_topk_prob": True}}
+# PaliGemma's is causal where no token_type_ids are given, as torch's ids of text alone show.
+CAUSAL: Json = {"use_bidirectional_attention": False}
+FIXED: dict[str, Json] = {
+    "gemma": CAUSAL,
+    "gemma2": CAUSAL,
+    "qwen3_vl_moe_text": {"norm_topk_prob": True},
+}
 TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")  # of the whole where the half has none
 # modules around the text half
 AROUND = re.compile(r"^(?:(?:thinker|model|language_model|text_model)\.)+")
