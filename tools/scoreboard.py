@@ -133,7 +133,7 @@ WRITTEN_NAMES = {
 }
 MODEL_TYPE = r'^    (?:model_type=)?"([\w-]+)",$'  # in the file of a family
 ALIASES = ("xlm-roberta",)  # rows of models/roberta.py that no file of draws names
-WITH_IMAGES = ("gemma3", "clip")  # configs of which only the text model is here
+WITH_IMAGES = ("gemma3", "clip")  # configs of which only the text half is here
 WITHOUT_TEXT = ("base", "pretraining")  # heads that models of images and audio have, too
 OTHER_TEXTS = ("dpr", "rag", "mistral4")  # models of texts that have no auto class but the base
 NONE = "none of these"

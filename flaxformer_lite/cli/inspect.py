@@ -86,8 +86,8 @@ def read(where: Path, family: str | None = None, *, allow_plugins: bool = False)
         form = foreign.reader.FORM
     if any(where.glob("flax_model*")):
         form = "Flax msgpack"
-    published = folder.read_config(where)
     try:
+        published = folder.read_config(where)
         plugin, cfg = hf_config.open_config(published, where, None, family)
     except ConfigError as error:
         return Contents(form, None, str(error), tensors)

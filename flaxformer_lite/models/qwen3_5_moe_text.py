@@ -30,7 +30,6 @@ class Model(llama_like.Model):
 
 
 def read(fields: Fields) -> ModelFields:
-    qwen3_5_text.drop_image_axes(fields)
     layers = fields.get("num_hidden_layers", 40)
     return qwen3_next.read_experts(
         fields, layers, num_experts=256, experts_per_token=8, normalize=True

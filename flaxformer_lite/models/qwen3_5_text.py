@@ -41,17 +41,7 @@ BODY = llama_like.ENDS + add_prefix(
 SPELLED = llama_like.heads("Qwen3_5Text", only=("sequence_classification", "none"))
 
 
-def drop_image_axes(fields: Fields) -> None:
-    """Removes what rotary positions say of images, whose axes differ."""
-    rope = dict(fields.get("rope_parameters", {}))
-    for name in ("mrope_section", "mrope_interleaved"):
-        rope.pop(name, None)
-    if rope:
-        fields.values["rope_parameters"] = rope
-
-
 def read(fields: Fields) -> ModelFields:
-    drop_image_axes(fields)
     layers = fields.get("num_hidden_layers", 32)
     return qwen3_next.read_layers(fields, layers) | {
         "num_kv_heads": fields.get("num_key_value_heads", 4)

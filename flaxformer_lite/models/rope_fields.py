@@ -43,7 +43,8 @@ KINDS_OF = {
     "long_factor": list,
 }
 # Fields that only some types or families read; transformers ignores them in all others.
-NAMES = {"finetuned", "mrope_section"}.union(
+# Those of mrope are about images: a text stands at the same place on all of their axes.
+NAMES = {"finetuned", "mrope_section", "mrope_interleaved"}.union(
     *(required + optional for required, optional in SCALINGS.values())
 )
 

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 from flaxformer_lite import hints, registry
 from flaxformer_lite.files.publish import recover_directory
 from flaxformer_lite.files.read import Json, quote_name, quote_value, read_object
+from flaxformer_lite.pretrained import wrappers
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, open_file
 
 OTHERS = {
@@ -102,7 +103,7 @@ def check_exists(folder: Path) -> None:
 
 
 def read_config(folder: Path) -> dict:
-    """Reads config.json."""
+    """Reads config.json; of a model that sees or hears too, the config of its text half."""
     path = folder / "config.json"
     recover_directory(folder)
     if not path.exists():
@@ -126,7 +127,7 @@ def read_config(folder: Path) -> dict:
         )
     config = read_object(path, error=WeightsError)
     if "model_type" in config:
-        return config
+        return wrappers.flatten(config, folder)
     foreign = find_foreign(folder)
     if foreign:
         return foreign.reader.read_config(foreign.folder)
@@ -136,10 +137,20 @@ def read_config(folder: Path) -> dict:
 def open_weights(folder: Path) -> dict[str, Tensor]:
     """Opens all tensors of a directory by their published names; safetensors are read lazily.
 
+    Of a model that sees or hears too, those of its text half are opened.
+
     Raises:
       WeightsError: there are no weights that can be read, or a file is damaged or outside the
         directory.
     """
+    tensors = _open_all(folder)
+    if (folder / "config.json").is_file():
+        published = read_object(folder / "config.json", error=WeightsError)
+        return wrappers.take_text(published, tensors, folder)
+    return tensors
+
+
+def _open_all(folder: Path) -> dict[str, Tensor]:
     if (folder / "model.safetensors").is_file():
         return open_file(folder / "model.safetensors")
     if (folder / "model.safetensors.index.json").is_file():

@@ -23,9 +23,6 @@ big_bird: add_cross_attention attention_type block_size hidden_act intermediate_
     type_vocab_size use_bias vocab_size
 bloom: apply_residual_connection_post_layernorm layer_norm_epsilon n_embed n_head n_layer
     num_hidden_layers tie_word_embeddings vocab_size
-clip: hidden_act image_size intermediate_size layer_norm_eps logit_scale_init_value num_channels
-    num_hidden_layers patch_size projection_dim text_config text_config_dict vision_config
-    vision_config_dict vocab_size
 clip_text_model: hidden_act image_size intermediate_size layer_norm_eps logit_scale_init_value
     num_channels num_hidden_layers patch_size projection_dim text_config vision_config vocab_size
 cohere: attention_bias hidden_act intermediate_size layer_norm_eps logit_scale num_hidden_layers
@@ -58,6 +55,8 @@ distilbert: activation dim hidden_dim n_heads n_layers num_hidden_layers sinusoi
 electra: add_cross_attention embedding_size hidden_act intermediate_size is_decoder layer_norm_eps
     num_hidden_layers summary_activation summary_proj_to_labels summary_type summary_use_proj
     tie_word_embeddings type_vocab_size vocab_size
+ernie: add_cross_attention hidden_act intermediate_size is_decoder layer_norm_eps num_hidden_layers
+    task_type_vocab_size tie_word_embeddings type_vocab_size use_task_id vocab_size
 ernie4_5: hidden_act intermediate_size num_hidden_layers num_key_value_heads rms_norm_eps
     tie_word_embeddings use_bias vocab_size
 esm: add_cross_attention emb_layer_norm_before esmfold_config intermediate_size is_decoder
@@ -75,11 +74,6 @@ gemma: attention_bias hidden_act intermediate_size num_hidden_layers num_key_val
 gemma2: attention_bias attn_logit_softcapping final_logit_softcapping hidden_activation
     intermediate_size layer_types num_hidden_layers num_key_value_heads query_pre_attn_scalar
     rms_norm_eps tie_word_embeddings use_bidirectional_attention vocab_size
-gemma3: attention_bias attn_logit_softcapping boi_token_id boi_token_index eoi_token_id
-    eoi_token_index final_logit_softcapping hidden_activation image_token_id image_token_index
-    intermediate_size layer_types mm_tokens_per_image num_hidden_layers num_key_value_heads
-    query_pre_attn_scalar rms_norm_eps text_config tie_word_embeddings token_type_ids
-    use_bidirectional_attention vision_config vocab_size
 gemma3_text: attention_bias attn_logit_softcapping final_logit_softcapping hidden_activation
     image_token_id intermediate_size layer_types mm_tokens_per_image num_hidden_layers
     num_key_value_heads query_pre_attn_scalar rms_norm_eps rope_local_base_freq
@@ -101,6 +95,11 @@ glm4_moe: attention_bias first_k_dense_replace hidden_act intermediate_size moe_
     n_group n_routed_experts n_shared_experts norm_topk_prob num_experts_per_tok num_hidden_layers
     num_key_value_heads num_local_experts num_mtp_layers output_router_logits rms_norm_eps
     routed_scaling_factor tie_word_embeddings topk_group use_qk_norm vocab_size
+glm4_moe_lite: attention_bias hidden_act intermediate_size kv_lora_rank mlp_layer_types
+    moe_intermediate_size n_group n_routed_experts n_shared_experts norm_topk_prob
+    num_experts_per_tok num_hidden_layers num_key_value_heads num_local_experts output_router_logits
+    q_lora_rank qk_nope_head_dim qk_rope_head_dim rms_norm_eps rope_interleave routed_scaling_factor
+    tie_word_embeddings topk_group v_head_dim vocab_size
 gpt2: activation_function add_cross_attention layer_norm_epsilon n_embd n_head n_inner n_layer
     n_positions num_hidden_layers scale_attn_by_inverse_layer_idx scale_attn_weights
     summary_activation summary_proj_to_labels summary_type summary_use_proj tie_word_embeddings
@@ -133,9 +132,12 @@ marian: activation_function d_model decoder_attention_heads decoder_ffn_dim deco
     decoder_vocab_size encoder_attention_heads encoder_ffn_dim encoder_layers is_decoder
     num_hidden_layers scale_embedding share_encoder_decoder_embeddings tie_word_embeddings
     vocab_size
+minimax_m2: hidden_act intermediate_size num_experts num_experts_per_tok num_hidden_layers
+    num_key_value_heads num_local_experts output_router_logits rms_norm_eps rotary_dim
+    router_aux_loss_coef router_jitter_noise tie_word_embeddings vocab_size
 ministral: hidden_act intermediate_size layer_types num_hidden_layers num_key_value_heads
     rms_norm_eps tie_word_embeddings vocab_size
-mistral: hidden_act intermediate_size num_hidden_layers num_key_value_heads rms_norm_eps
+ministral3 mistral: hidden_act intermediate_size num_hidden_layers num_key_value_heads rms_norm_eps
     tie_word_embeddings vocab_size
 mixtral: hidden_act intermediate_size num_experts num_experts_per_tok num_hidden_layers
     num_key_value_heads num_local_experts output_router_logits rms_norm_eps router_aux_loss_coef

@@ -28,6 +28,7 @@ from flaxformer_lite.pretrained.folder import open_weights, read_config
 from flaxformer_lite.pretrained.layouts import Place
 from flaxformer_lite.pretrained.lazy_params import reader_of, stored_tree
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
+from flaxformer_lite.pretrained.stacked_experts import split_experts
 from flaxformer_lite.pretrained.tensor_names import shapes_side_by_side
 
 MXFP4 = np.dtype(np.uint8)  # two numbers in a byte
@@ -154,6 +155,7 @@ def open_published(
     # Before the shapes are compared: a quantized matrix and its scales are two tensors, of other
     # shapes.
     tensors = _dequantized(tensors)
+    tensors = split_experts(plugin.PUBLISHED.names(cfg), tensors)
     model = check_family(cfg)(cfg, source=source or str(folder))
     shapes = parameter_shapes(model)
     places = tensor_names.places(plugin.PUBLISHED, cfg, shapes_side_by_side(cfg, shapes))

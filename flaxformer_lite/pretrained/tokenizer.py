@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json, quote_value, read_bytes, read_object, read_text
-from flaxformer_lite.pretrained import hf_config
+from flaxformer_lite.pretrained import hf_config, wrappers
 from flaxformer_lite.pretrained.folder import Foreign, check_exists, find_foreign
 from flaxformer_lite.text import (
     older_files,
@@ -184,6 +184,7 @@ def framed(
 def _added(published: Json, folder: Path, family: str | None) -> str:
     """Returns what the family's sentencepiece model adds to a text; "" if it is not read alone."""
     try:
+        published = wrappers.flatten(published, folder)
         return hf_config.family_of(published, folder, family).PUBLISHED.sentencepiece
     except ConfigError:  # of a family that is not here
         return ""

@@ -18,7 +18,7 @@ from flaxformer_lite.config.parts import PartitionRules
 # every lookup.
 VOCAB = ("tensor", "fsdp")
 TOKENS: PartitionRules = ((r"token_embed/embedding$", (VOCAB, None)),)
-TOKEN_TYPES: PartitionRules = ((r"embed/token_types$", ()),)
+TOKEN_TYPES: PartitionRules = ((r"embed/(token|task)_types$", ()),)
 FACTORISED: PartitionRules = ((r"(embed/project|project_in|project_out)/(kernel|bias)$", ()),)
 POSITIONS: PartitionRules = ((r"position(_\d+)?/\w+$", ()),)
 NORMS: PartitionRules = ((r"norm/(scale|bias)$", ()),)

@@ -21,7 +21,7 @@ from flaxformer_lite.training.average import with_average
 from flaxformer_lite.types import Tree
 
 # not by rank: scanned biases are matrices too
-DECAYED = re.compile(r"(^|/)(kernel|embedding|token_types|lora_[ab])$")
+DECAYED = re.compile(r"(^|/)(kernel|embedding|token_types|task_types|lora_[ab])$")
 ROUTER_BIAS = re.compile(r"(^|/)choice_bias$")
 
 

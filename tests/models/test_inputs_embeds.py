@@ -12,7 +12,7 @@ from tests.models.tiny import OWN, T, built, close, ids, inputs_of, small
 
 FAMILIES = [name for name in registry.available("models") if name not in OWN]
 # the end token, or rows of a second table
-OF_IDS = ("clip", "clip_text_model", "gemma4_text")
+OF_IDS = ("clip_text_model", "gemma4_text")
 # One of each skeleton, and those that scale vectors, project them or read ids for positions.
 DAILY = (
     "bert",

@@ -23,7 +23,7 @@ OWN = ("word2vec",)  # its own tests: no layers, so nothing that the contract is
 COMPOSED = {
     path.stem for path in (Path(__file__).parents[1] / "pretrained/families").glob("*.json")
 }
-COMPOSED |= {"gemma3", "clip"}  # text models under a config with images
+
 # test_variants.py
 VARIANTS = tuple(name for name in registry.available("models") if name not in FAMILIES + OWN)
 POSITIONS = registry.available("positions")

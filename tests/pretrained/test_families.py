@@ -12,6 +12,7 @@ from safetensors.numpy import load_file, save_file
 from flaxformer_lite import load_pretrained, registry, save_pretrained
 from flaxformer_lite.config import ConfigError, MeshConfig, check_family
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
+from flaxformer_lite.pretrained import wrappers
 from flaxformer_lite.pretrained.hf_config import family_of, head_of, read_config, write_config
 from flaxformer_lite.pretrained.save import published_tensors
 from flaxformer_lite.sharding import parameter_rules
@@ -114,8 +115,8 @@ def test_the_text_model_of_a_config_with_images_is_read():
         "vision_config": {"hidden_size": 9},
         "mm_tokens_per_image": 4,
     }
-    family = family_of(nested, Path())
-    cfg = read_config(family, nested, "lm")
+    flat = wrappers.flatten(nested, Path())
+    cfg = read_config(family_of(flat, Path()), flat, "lm")
     assert cfg == config_of(text, "Gemma3ForCausalLM")
     written = write_config(registry.resolve("models", cfg.family), cfg)
     assert written["architectures"] == ["Gemma3ForCausalLM"]

@@ -193,6 +193,7 @@ def embed(
         width=width or cfg.embedding_width,
         d_model=cfg.d_model,
         type_vocab_size=cfg.type_vocab_size,
+        task_vocab_size=cfg.task_type_vocab_size,
         position=cfg.position,
         max_length=cfg.max_length,
         scale=cfg.embed_scale,

@@ -18,6 +18,7 @@ class Phase:
       sin_BTP, cos_BTP: float32; B is 1 if all examples share positions.
       interleaved: pairs are dimensions (2p, 2p + 1) as in GPT-J; otherwise (p, p + P) as in
         GPT-NeoX and Llama.
+      query_scale_BT: factor on queries, float32; None for none.
       values: whether the values of attention rotate too, not only queries and keys.
     """
 
@@ -25,6 +26,7 @@ class Phase:
     cos_BTP: jax.Array
     interleaved: bool = field(default=False, metadata={"static": True})
     values: bool = field(default=False, metadata={"static": True})
+    query_scale_BT: jax.Array | None = None
 
 
 def phase(

@@ -452,7 +452,10 @@ class Attention(ContextLayer):
             return q_BTNH, k_BSKH, v_BSKH
         if phase.values:
             v_BSKH = rotate(v_BSKH, phase)
-        return rotate(q_BTNH, phase), rotate(k_BSKH, phase), v_BSKH
+        q_BTNH = rotate(q_BTNH, phase)
+        if phase.query_scale_BT is not None:
+            q_BTNH = q_BTNH * phase.query_scale_BT[..., None, None].astype(q_BTNH.dtype)
+        return q_BTNH, rotate(k_BSKH, phase), v_BSKH
 
     def _norm(self, name: str, x_BTNH: jax.Array) -> jax.Array:
         """Normalizes queries or keys, as `qk_norm` and `qk_norm_over` say."""

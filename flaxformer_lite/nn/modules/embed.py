@@ -27,6 +27,7 @@ class EmbedConfig:
         ELECTRA).
       d_model: D, the width of the result.
       type_vocab_size: number of token types (BERT's segments A and B); 0 for none.
+      task_vocab_size: number of tasks, of which all tokens have the first (ERNIE); 0 for none.
       position: the encoding; its `embed` hook adds positions.
       max_length: rows of a learned position table.
       scale: factor on token vectors.
@@ -45,6 +46,7 @@ class EmbedConfig:
     width: int
     d_model: int
     type_vocab_size: int = 0
+    task_vocab_size: int = 0
     position: Encoding = field(default_factory=Encoding)
     max_length: int = 512
     scale: float = 1.0
@@ -117,6 +119,12 @@ class EmbedInputs(nn.Module):
             if token_type_ids_BT is None:
                 token_type_ids_BT = jnp.zeros(x_BTE.shape[:2], jnp.int32)
             x_BTE = x_BTE + take_rows(types_UE, token_type_ids_BT).astype(x_BTE.dtype)
+        if cfg.task_vocab_size:
+            shape = (cfg.task_vocab_size, cfg.width)
+            tasks_UE = self.param(
+                "task_types", cfg.table_initializer(), shape, jnp.dtype(run.param_dtype)
+            )
+            x_BTE = x_BTE + tasks_UE[0].astype(x_BTE.dtype)[None, None]
         if "embed" in list_hooks(cfg.position):
             table_sizes = (cfg.width, 1, 1, cfg.max_length)
             tables = PositionTables(

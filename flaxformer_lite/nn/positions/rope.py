@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer_lite.config.rules import FLOAT32, Count, OneOf, Positive, Range
+from flaxformer_lite.config.rules import FLOAT32, Count, NotNegative, OneOf, Positive, Range
 from flaxformer_lite.nn.functions import rotary
 from flaxformer_lite.nn.positions.encoding import Encoding, Table
 
@@ -56,6 +56,9 @@ class Rope(Encoding):
     # whether unscaled frequencies are rounded to float16, as ESM-2 was trained
     float16_frequencies: bool = False
 
+    # queries grow by 1 + this * log(1 + whole original lengths before them) (Ministral 3)
+    query_growth: NotNegative = 0.0
+
     scaling: Scaling = "none"
     factor: Factor = 1.0  # longer length / original length
     # the length trained on; dynamic, yarn, llama3 and longrope need it
@@ -87,7 +90,7 @@ class Rope(Encoding):
                 f"scaling={self.scaling!r}, float16_frequencies=True: only unscaled frequencies are"
                 " rounded; set one of the two."
             )
-        if self.scaling in ("yarn", "llama3", *BY_LENGTH):
+        if self.scaling in ("yarn", "llama3", *BY_LENGTH) or self.query_growth:
             self._check_original()
         if self.scaling == "longrope" and not (self.short_factor and self.long_factor):
             raise ValueError(
@@ -124,7 +127,11 @@ class Rope(Encoding):
         phase = rotary.phase(
             positions_BT, frequencies, amplitude=self.amplitude(), interleaved=interleaved
         )
-        return dataclasses.replace(phase, values=self.values)
+        growth_BT = None
+        if self.query_growth:
+            lengths_BT = positions_BT // self.original_max_position_embeddings
+            growth_BT = 1 + self.query_growth * jnp.log1p(lengths_BT.astype(jnp.float32))
+        return dataclasses.replace(phase, values=self.values, query_scale_BT=growth_BT)
 
     def rotated(self, head_dim: int) -> int:
         """Returns d, the number of dimensions of a head that rotate.

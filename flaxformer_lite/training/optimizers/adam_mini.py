@@ -18,7 +18,7 @@ from flaxformer_lite.training.optimizers import elementwise, hidden_matrices
 
 WIDTH_POWERS = elementwise.WIDTH_POWERS
 # A row of the head, like one of the table, belongs to a token.
-TABLE = re.compile(r"(^|/)(embedding|position|token_types|(lm_head|vocab)/kernel)$")
+TABLE = re.compile(r"(^|/)(embedding|position|token_types|task_types|(lm_head|vocab)/kernel)$")
 HEADS = re.compile(r"(^|/)(query|key)/kernel$")
 
 

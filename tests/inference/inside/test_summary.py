@@ -167,7 +167,7 @@ def test_one_token_has_no_loss_and_no_number_is_no_page():
 
 
 # They predict no words.
-ENCODE_ONLY = ("clip", "clip_text_model", "embedding_gemma", "siglip_text_model")
+ENCODE_ONLY = ("clip_text_model", "embedding_gemma", "siglip_text_model")
 
 
 @pytest.mark.nightly

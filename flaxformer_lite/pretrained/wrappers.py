@@ -1,0 +1,158 @@
+"""Reads the text half of a model that sees or hears too, as a folder of that half alone.
+
+The config.json of such a wrapper nests that of its text half, whose model_type names the family.
+"""
+
+import logging
+import re
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+
+from flaxformer_lite import registry
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.files.read import Json, quote_value
+from flaxformer_lite.models.weight_map import ENDINGS, WeightRow
+from flaxformer_lite.pretrained.safetensors import Tensor
+
+LOG = logging.getLogger("flaxformer_lite")
+NESTED = ("thinker_config", "text_config", "llm_config", "language_config")
+# model_types that compute the same of text alone
+SAME = {
+    "kimi_k2": "deepseek_v3",
+    "qwen2_5_omni_text": "qwen2",
+    "qwen2_5_vl": "qwen2",  # transformers 4 nested nothing
+    "qwen2_5_vl_text": "qwen2",
+    "qwen2_vl": "qwen2",
+    "qwen2_vl_text": "qwen2",
+    "qwen3_omni_moe_text": "qwen3_moe",
+    "qwen3_vl_moe_text": "qwen3_moe",
+    "qwen3_vl_text": "qwen3",
+}
+# fields of the whole that are about its text, too, and count before those of the half
+OF_WHOLE = ("tie_word_embeddings", "projection_dim", "quantization_config", "id2label", "label2id")
+# what the code of a half does, whatever its config says
+# PaliGemma's is causal where no token_type_ids are given, as torch's ids of text alone show.
+CAUSAL: Json = {"use_bidirectional_attention": False}
+FIXED: dict[str, Json] = {
+    "gemma": CAUSAL,
+    "gemma2": CAUSAL,
+    "qwen3_vl_moe_text": {"norm_topk_prob": True},
+}
+TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")  # of the whole where the half has none
+# modules around the text half
+AROUND = re.compile(r"^(?:(?:thinker|model|language_model|text_model)\.)+")
+OF_TEXT = re.compile(r"(?:^|\.)(?:language_model|text_model)\.")
+ENDS = {"ForConditionalGeneration": "lm"} | {ending: head for head, ending in ENDINGS.items()}
+
+
+def flatten(published: Json, folder: Path) -> Json:
+    """Returns the config of the text half as its own folder would have it; others unchanged.
+
+    Raises:
+      ConfigError: the family of the text half is not here.
+    """
+    name = _name_of(published)
+    text = _text_of(published)
+    if text is None:
+        if name in SAME:
+            return published | {"model_type": SAME[name]}
+        return published
+    family = _family_of(text)
+    if family is None:
+        kind = text.get("model_type")
+        near = registry.did_you_mean(str(kind), registry.available("models"))
+        raise ConfigError(
+            f"{folder}/config.json: text model_type {quote_value(kind)} is not here"
+            f"{near or '; docs/families.md lists those that are.'}"
+        )
+    # The file decides where neither says: tables that differ are untied.
+    tied = {"tie_word_embeddings": text.get("tie_word_embeddings", True)}
+    outer = {field: published[field] for field in OF_WHOLE if published.get(field) is not None}
+    tokens = {field: published[field] for field in TOKENS if field in published}
+    flat = tokens | text | tied | outer | FIXED.get(_name_of(text), {})
+    flat["model_type"] = family.PUBLISHED.model_type
+    flat["architectures"] = [_architecture(published, family)]
+    if "logit_scale" in flat:
+        flat["logit_scale"] = 1.0  # only Cohere's own class scales its logits
+    for field in ("rope_scaling", "rope_parameters"):
+        rope = flat.get(field)
+        # Texts stand at the same place on all axes of an image.
+        if isinstance(rope, dict) and rope.get("type", rope.get("rope_type")) == "mrope":
+            flat[field] = {**rope, "type": "default", "rope_type": "default"}
+    return flat
+
+
+def take_text(published: Json, tensors: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:
+    """Returns the tensors of a wrapper's text half by the names that its own folder has.
+
+    Those of other parts are left out with a notice; a folder of another kind is left as it is.
+    """
+    text = _text_of(published)
+    family = text and _family_of(text)
+    if not family:
+        return tensors
+    rows: list[WeightRow] = list(family.PUBLISHED.names(family.config()))
+    for head in family.PUBLISHED.heads.values():
+        rows += head.rows
+    roots = {row.name.partition(".")[0] for row in rows}
+    kept = {}
+    others: Counter[str] = Counter()
+    for name, tensor in tensors.items():
+        short = AROUND.sub("", name)
+        if OF_TEXT.search(name) or short.partition(".")[0] in roots:
+            kept[short] = tensor
+        else:
+            others[short.partition(".")[0]] += 1
+    if others:
+        LOG.warning(
+            "%s: the text half of a %s is read; %s tensors of %s are left out.",
+            folder,
+            quote_value(published.get("model_type")),
+            sum(others.values()),
+            ", ".join(sorted(others)),
+        )
+    return kept
+
+
+def _name_of(config: Json) -> str:
+    return str(config.get("model_type", "")).replace("-", "_")
+
+
+def _text_of(published: Json) -> Json | None:
+    """Returns the config of a wrapper's text half; None for a model of text alone."""
+    inner = published
+    for field in NESTED:
+        if isinstance(inner.get(field), dict):
+            inner = inner[field]
+    if inner is published and "vision_config" not in published:
+        return None
+    # in CLIP's old files, what differs from the defaults
+    return inner | (published.get("text_config_dict") or {})
+
+
+def _family_of(text: Json) -> ModuleType | None:
+    name = _name_of(text)
+    name = SAME.get(name, name)
+    if name not in registry.available("models"):
+        return None
+    family = registry.resolve("models", name)
+    if hasattr(family, "PUBLISHED"):
+        return family
+    return None
+
+
+def _architecture(published: Json, family: ModuleType) -> str:
+    """Returns the class of the text half that has the head of the wrapper's class."""
+    named = (published.get("architectures") or [""])[0]
+    heads = family.PUBLISHED.heads
+    for spelled in heads.values():
+        if spelled.architecture == named:
+            return named
+    for ending in sorted(ENDS, key=len, reverse=True):
+        if str(named).endswith(ending) and ENDS[ending] in heads:
+            head = ENDS[ending]
+            if head == "none" and "projection" in heads:
+                head = "projection"
+            return heads[head].architecture
+    return str(named)

@@ -1,0 +1,108 @@
+"""The text half of a model that sees or hears too, against the same model in its own folder."""
+
+import json
+import logging
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from flaxformer_lite import load_pretrained, save_pretrained
+from flaxformer_lite.config import ConfigError
+from tests.pretrained.fixtures import ROOT, loaded, stored
+from tests.pretrained.test_families import FAMILIES, write_files
+
+IDS = np.array([[5, 9, 31, 7], [8, 2, 40, 11]], np.int32)
+# how transformers 4 and 5 and the omni models of Qwen name the body and the head of the text half
+PREFIXES = {
+    "transformers 4": ("language_model.model.", "language_model."),
+    "transformers 5": ("model.language_model.", ""),
+    "thinker": ("thinker.model.", "thinker."),
+}
+OTHERS = {
+    "visual.patch_embed.proj.weight": np.ones((3, 2), np.float32),
+    "model.vision_tower.layers.0.norm.weight": np.ones(3, np.float32),
+    "model.multi_modal_projector.linear.weight": np.ones((2, 2), np.float32),
+}
+
+
+def published_text(name="llama_lm"):
+    return json.loads((ROOT / name / "config.json").read_text())
+
+
+def write_wrapper(folder, text, prefixes, name="llama_lm"):
+    """Writes a fixture as the text half of a model with images."""
+    body, head = prefixes
+    folder.mkdir()
+    nested = {"text_config": text, "vision_config": {"hidden_size": 9}}
+    if body.startswith("thinker."):
+        nested = {"thinker_config": nested}
+    config = {"model_type": "sees", "architectures": ["SeesForConditionalGeneration"]} | nested
+    (folder / "config.json").write_text(json.dumps(config))
+    tensors = dict(OTHERS)
+    for one, tensor in stored(ROOT / name).items():
+        if one.startswith("model."):
+            tensors[body + one.removeprefix("model.")] = tensor
+        else:
+            tensors[head + one] = tensor
+    save_file(tensors, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize("prefixes", PREFIXES.values(), ids=PREFIXES)
+def test_the_text_half_is_the_model_of_its_own_folder(prefixes, tmp_path, caplog):
+    source = tmp_path / "source"
+    write_wrapper(source, published_text(), prefixes)
+    with caplog.at_level(logging.WARNING, "flaxformer_lite"):
+        model, params = load_pretrained(source)
+    (notice,) = [text for text in caplog.messages if "left out" in text]
+    assert notice.endswith(
+        "the text half of a 'sees' is read;"
+        " 3 tensors of multi_modal_projector, vision_tower, visual are left out."
+    )
+    plain, due = loaded("llama_lm")
+    assert model.cfg == plain.cfg
+    np.testing.assert_array_equal(
+        model.apply({"params": params}, IDS).logits, plain.apply({"params": due}, IDS).logits
+    )
+    save_pretrained(tmp_path / "again", model, params)
+    save_pretrained(tmp_path / "due", plain, due)
+    written = json.loads((tmp_path / "again" / "config.json").read_text())
+    assert written["model_type"] == "llama"
+    assert written["architectures"] == ["LlamaForCausalLM"]
+    assert stored(tmp_path / "again").keys() == stored(tmp_path / "due").keys()
+
+
+def test_an_unknown_text_half_is_named_with_the_nearest(tmp_path):
+    text = published_text() | {"model_type": "lama"}
+    write_wrapper(tmp_path / "source", text, PREFIXES["transformers 5"])
+    with pytest.raises(ConfigError) as error:
+        load_pretrained(tmp_path / "source")
+    message = str(error.value)
+    assert "text model_type 'lama' is not here" in message
+    assert "'llama'" in message
+    assert "\n" not in message
+
+
+def test_kimi_is_read_as_deepseek_v3_alone_and_below_images(tmp_path):
+    """Kimi K2 has its own model_type, and Kimi K2.5 is one below images."""
+    plain = tmp_path / "plain"
+    write_files(FAMILIES["deepseek_v3"]["config"], plain)
+    config = json.loads((plain / "config.json").read_text())
+    text = config | {"model_type": "kimi_k2"}
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    (alone / "config.json").write_text(json.dumps(text))
+    save_file(stored(plain), alone / "model.safetensors")
+    wrapped = tmp_path / "wrapped"
+    wrapped.mkdir()
+    nested = {"model_type": "kimi_k25", "architectures": ["KimiK25ForConditionalGeneration"]}
+    nested |= {"text_config": text, "vision_config": {"hidden_size": 9}}
+    (wrapped / "config.json").write_text(json.dumps(nested))
+    tensors = {f"language_model.{name}": tensor for name, tensor in stored(plain).items()}
+    save_file(tensors | OTHERS, wrapped / "model.safetensors")
+    model, params = load_pretrained(plain)
+    due = model.apply({"params": params}, IDS).logits
+    for folder in (alone, wrapped):
+        again, same = load_pretrained(folder)
+        assert again.cfg == model.cfg
+        np.testing.assert_array_equal(again.apply({"params": same}, IDS).logits, due)
