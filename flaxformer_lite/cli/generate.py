@@ -44,8 +44,8 @@ def run(args: argparse.Namespace) -> None:
     if args.system is not None and not args.chat:
         raise ConfigError("--system: needs a conversation; add --chat.")
     if args.chat_variable and not args.chat:
-        raise ConfigError("--chat-variable: needs a conversation; add --chat.")
-    chat.read_variables(args.chat_variable, "--chat-variable")  # raises before reading
+        raise ConfigError("--chat_variable: needs a conversation; add --chat.")
+    chat.read_variables(args.chat_variable, "--chat_variable")  # raises before reading
     if args.num_assistant_tokens is not None and args.draft is None:
         raise ConfigError("--draft_tokens: needs a draft model; add --draft.")
     opened = open_named_model(args)
@@ -102,7 +102,7 @@ def encode(opened: Opened, text: str, args: argparse.Namespace) -> list[int]:
     if args.chat:
         system = [{"role": "system", "content": args.system}] if args.system is not None else []
         turns = [*system, {"role": "user", "content": text}]
-        variables = chat.read_variables(args.chat_variable, "--chat-variable")
+        variables = chat.read_variables(args.chat_variable, "--chat_variable")
         return chat.encode(tokenizer, turns, variables)
     ids = tokenizer.encode(text, allow_special=not args.literal)
     if not ids and "bos" in tokenizer.ids:

@@ -32,7 +32,7 @@ SAME = {
 # fields of the whole that are about its text, too, and count before those of the half
 OF_WHOLE = ("tie_word_embeddings", "projection_dim", "quantization_config", "id2label", "label2id")
 # what the code of a half does, whatever its config says
-# PaliGemma's is causal where no token_type_ids are given, as torch's ids of text alone show.
+# A PaliGemma computes text alone causally; its processor asks for prompts read both ways.
 CAUSAL: Json = {"use_bidirectional_attention": False}
 FIXED: dict[str, Json] = {
     "gemma": CAUSAL,
@@ -65,6 +65,12 @@ def flatten(published: Json, folder: Path) -> Json:
         raise ConfigError(
             f"{folder}/config.json: text model_type {quote_value(kind)} is not here"
             f"{near or '; docs/families.md lists those that are.'}"
+        )
+    if name == "paligemma":
+        LOG.warning(
+            "%s: prompts are read causally, as the model reads text alone; with the"
+            " token_type_ids of its processor it reads them both ways.",
+            folder,
         )
     # The file decides where neither says: tables that differ are untied.
     tied = {"tie_word_embeddings": text.get("tie_word_embeddings", True)}

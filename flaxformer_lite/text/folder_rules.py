@@ -1,4 +1,6 @@
-"""What a folder says beside its tokenizer: special tokens, the space before texts, case and cuts.
+"""Rules for a tokenizer that its folder states in other files.
+
+They are special tokens, the space before texts, lower case, and the side at which texts are cut.
 
 A tokenizer.json may be right about none of these: transformers reads them from
 tokenizer_config.json, and sentence-transformers from sentence_bert_config.json.
@@ -31,7 +33,7 @@ GENERIC = ("PreTrainedTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend"
 
 @dataclass(frozen=True)
 class FolderRules:
-    """What applies to a tokenizer beside its own file.
+    """Rules that a folder states beside its tokenizer's own file.
 
     Attributes:
       tokens: the spelling of special tokens by role (bos, eos, ...).

@@ -4,6 +4,5 @@ LARGEST = 1 << 28  # bytes of a tokenizer's file; the largest published ones hav
 BYTES = "tokenizer.bytes"
 JSON = "tokenizer.json"
 SENTENCEPIECE = "tokenizer.model"
-# special tokens that a tokenizer.json does not name
-CONFIG = "tokenizer_config.json"
+CONFIG = "tokenizer_config.json"  # roles of special tokens, which a tokenizer.json lacks
 ALL = (JSON, SENTENCEPIECE, BYTES, CONFIG)

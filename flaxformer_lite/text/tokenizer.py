@@ -266,8 +266,8 @@ class HuggingFace(Tokenizer):
           definition: its content.
           tokens: the spelling of special tokens by role, as the folder names them beside it.
           frame: "published": special tokens are those of `tokens`, others are found by their usual
-            spelling, and documents begin as the file's template begins texts; or "end": the usual
-            spelling comes first, and documents begin with nothing.
+            spelling, and documents begin as the file's template begins texts; or "end": `tokens`
+            count only if no end of text has a usual spelling, and documents begin with nothing.
         """
         super().__init__(definition)
         with library_errors("the library refuses it"):
@@ -278,13 +278,13 @@ class HuggingFace(Tokenizer):
         self.library.no_truncation()
         self.vocab_size = 1 + max(self.library.get_vocab(with_added_tokens=True).values())
         usual = {role: next(self._ids(*names), None) for role, names in KNOWN.items()}
-        named = {role: next(self._ids(tokens.get(role, "")), None) for role in KNOWN}
-        preferred = [named, usual]
-        if frame == "end":
-            preferred = [usual, named]
-        ids = {}
-        for role in KNOWN:
-            ids[role] = next((of[role] for of in preferred if of[role] is not None), None)
+        ids = dict(usual)
+        # Such folders could be trained with before their `tokens` were read; their runs go on.
+        if frame == "published" or usual["eos"] is None:
+            for role in KNOWN:
+                named = next(self._ids(tokens.get(role, "")), None)
+                if named is not None:
+                    ids[role] = named
         self._set_ids(ids)
         self.named_tokens: dict[str, str] = {}  # by role, where the file alone does not tell
         if ids != usual:

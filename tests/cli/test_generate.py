@@ -133,6 +133,19 @@ def test_chat_asks_by_the_template(tmp_path, capsys):
     )
 
 
+@pytest.mark.parametrize("flag", ["--chat_variable", "--chat-variable"])
+def test_a_variable_reaches_the_chat_template(tmp_path, capsys, flag):
+    template = "{{ messages[0].content }} {{ 'one' if calm else 'three' }}"
+    folder = models.directory(tmp_path, tokenizer_config={"chat_template": template})
+    args = ["--prompt", "two", "--max_new_tokens", "6", "--chat"]
+    assert written(capsys, folder, *args) == greedy(folder, "two three", 6) + "\n"
+    calm = written(capsys, folder, *args, flag, "calm=true")
+    assert calm == greedy(folder, "two one", 6) + "\n"
+    with pytest.raises(SystemExit):
+        main(["generate", "--model", str(folder), *args, flag, "calm"])
+    assert "--chat_variable='calm': must be KEY=VALUE" in capsys.readouterr().err
+
+
 def test_special_tokens_of_a_prompt_can_be_text(gpt2, capsys):
     tokenizer = load_tokenizer(gpt2)
     args = ["--prompt", "one [EOS] two", "--max_new_tokens", "6"]

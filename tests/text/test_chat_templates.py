@@ -74,7 +74,7 @@ def test_variables_reach_the_template_of_a_prompt(tmp_path):
     template = TEMPLATES["thinking, off by a variable"]
     (tmp_path / "chat_template.jinja").write_text(template)
     tokenizer = read_tokenizer(tmp_path)
-    variables = chat.read_variables(["enable_thinking=false", "tone=calm"], "--chat-variable")
+    variables = chat.read_variables(["enable_thinking=false", "tone=calm"], "--chat_variable")
     assert variables == {"enable_thinking": False, "tone": "calm"}
     asked = [{"role": "user", "content": "question one"}]
     usual = chat.render(tokenizer, asked)
@@ -84,5 +84,5 @@ def test_variables_reach_the_template_of_a_prompt(tmp_path):
 
 
 def test_a_variable_without_a_value_is_refused():
-    with pytest.raises(ConfigError, match="--chat-variable='thinking': must be KEY=VALUE"):
-        chat.read_variables(["thinking"], "--chat-variable")
+    with pytest.raises(ConfigError, match="--chat_variable='thinking': must be KEY=VALUE"):
+        chat.read_variables(["thinking"], "--chat_variable")

@@ -29,7 +29,7 @@ from flaxformer_lite.objectives.text.causal_lm import CausalLm
 from flaxformer_lite.pretrained.tokenizer import framed, read_tokenizer
 from flaxformer_lite.runs.start import resume
 from flaxformer_lite.runs.start.adopt import read_experiment
-from flaxformer_lite.text.tokenizer import load
+from flaxformer_lite.text.tokenizer import HuggingFace, load
 
 FOLDER = Path(__file__).parents[1] / "fixtures/framing"
 EXPECTED = json.loads((FOLDER / "expected.json").read_text())
@@ -196,3 +196,18 @@ def test_a_class_that_takes_the_file_as_it_is_adds_no_space(tmp_path, kind):
 def test_another_frame_is_refused():
     with pytest.raises(ConfigError, match=r"frame='none'.*choose from published, end"):
         TokenizerConfig(frame="none")
+
+
+def test_special_tokens_of_a_run_begun_before_are_those_of_their_usual_spelling():
+    """Its fingerprint, by which it goes on, is that of a file whose folder names nothing."""
+    definition = (FOLDER / "tokenizer.json").read_bytes()
+    named = {"bos": "<|begin|>", "eos": "<|fin|>", "cls": "<|begin|>", "mask": "<|void|>"}
+    before = HuggingFace(definition, {}, "end")
+    kept = HuggingFace(definition, named, "end")
+    assert kept.ids == before.ids
+    assert kept.fingerprint == before.fingerprint
+    published = HuggingFace(definition, named)
+    assert published.ids != before.ids
+    assert published.fingerprint != before.fingerprint
+    renamed = definition.replace(b"<|endoftext|>", b"<|otherwise|>")
+    assert HuggingFace(renamed, named, "end").eos_id == EOS

@@ -110,7 +110,7 @@ def generate(parser: argparse.ArgumentParser) -> None:
         help="system message, with --chat",
     )
     add(
-        "--chat-variable",
+        "--chat_variable",
         metavar="KEY=VALUE",
         action="append",
         default=[],
@@ -150,7 +150,7 @@ def embed(parser: argparse.ArgumentParser) -> None:
     add_size(parser)
     prompts = parser.add_mutually_exclusive_group()
     prompts.add_argument(
-        "--prompt-name",
+        "--prompt_name",
         metavar="NAME",
         type=command_line.text,
         help="name of the model's prompt to put before each text, such as query (default: the one"
