@@ -4,6 +4,7 @@ import argparse
 
 import pytest
 
+from flaxformer_lite import private_names
 from flaxformer_lite.cli.commands import COMMANDS
 
 
@@ -12,6 +13,6 @@ def test_flags_are_declared_with_underscores(name):
     """A hyphen on the command line becomes one before flags are looked up."""
     parser = argparse.ArgumentParser()
     COMMANDS[name].add_arguments(parser)
-    flags = [flag for action in parser._actions for flag in action.option_strings]
+    flags = [flag for action in private_names.flags(parser) for flag in action.option_strings]
     assert flags
     assert not [flag for flag in flags if "-" in flag.removeprefix("--")[1:]]
