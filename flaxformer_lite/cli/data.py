@@ -19,6 +19,7 @@ from flaxformer_lite.cli.tables import make_console
 from flaxformer_lite.config import ExperimentConfig, plugin_name
 from flaxformer_lite.data import table
 from flaxformer_lite.data.corpus import Corpus, Records
+from flaxformer_lite.data.encoded_rows import tokens_cut
 from flaxformer_lite.data.pipeline import Dataset, name_held_out, open_dataset
 from flaxformer_lite.data.stored_features import StoredFeatures
 from flaxformer_lite.files.read import escape_controls
@@ -89,7 +90,20 @@ def _show(out: Console, data: Dataset, rows: int, seed: int) -> None:
         for side, arrays in batch.items():
             example[side] = {name: x[row] for name, x in arrays.items()}
         out.print(f"row {row}", style="bold")
-        _print(out, renderer.lines(example))
+        _print(out, [*renderer.lines(example), *_tokens_cut(data, seed, row)])
+    _print(out, [line for line in data.described if line[0] == "notice"])
+
+
+def _tokens_cut(data: Dataset, seed: int, row: int) -> Rows:
+    """Tells which texts of a row of the training stream lost tokens."""
+    if not data.objective.reads_tables:
+        return []
+    records, number = data.finder(seed)(row)
+    lines = []
+    for text, count in enumerate(tokens_cut(records.features[number]), start=1):
+        if count:
+            lines.append(("cut", f"{count:,} tokens of text {text}"))
+    return lines
 
 
 def _texts(data: Dataset) -> Texts:
@@ -260,7 +274,7 @@ def _print(out: Console, rows: Iterable[tuple[str, str | Text]]) -> None:
     rows = list(rows)
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
-    width = max(len(name) for name, _ in rows)
+    width = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
         if isinstance(value, str):
             value = escape_controls(value)

@@ -151,7 +151,8 @@ def encode_rows(
         records = _encoded(objective, reader, slice(None))
     if not len(records):
         raise ConfigError(
-            f"{read.where}: no row of it fits into an example; raise data.length={cfg.length}"
+            f"{read.where}: none of the {len(rows):,} rows taken from it to train on or to hold"
+            f" out fits into an example; raise data.length={cfg.length}"
             f"{_sufficient_length(objective, cfg, reader)}."
         )
     return records
@@ -185,7 +186,7 @@ def _encoded(objective: Task, reader: LabelledRecords, rows: slice) -> LabelledR
         features=features,
         row_of=np.repeat(np.arange(first, stop), list(map(len, made))),
         sizes=_sizes(objective, features),
-        cut=sum(map(_is_cut, features)),
+        cut=sum(any(tokens_cut(feature)) for feature in features),
         dropped=sum(not examples for examples in made),
     )
 
@@ -246,11 +247,11 @@ def _sizes(objective: Task, features: Sequence[Any]) -> np.ndarray:
     return np.asarray(sizes, np.int32)
 
 
-def _is_cut(feature: Any) -> bool:
-    """Returns whether a text of a feature, or of one of its parts, has lost tokens."""
+def tokens_cut(feature: Any) -> list[int]:
+    """Returns the number of tokens that a feature, or each of its parts, has lost."""
     if hasattr(feature, "cut"):
-        return feature.cut > 0
-    return any(getattr(part, "cut", 0) > 0 for part in feature)
+        return [feature.cut]
+    return [getattr(part, "cut", 0) for part in feature]
 
 
 def _is_chunked(objective: Task) -> bool:

@@ -41,6 +41,7 @@ from flaxformer_lite.text.tokenizer import Tokenizer
 
 DROP = "leave such rows out with --config.data.drop_incomplete=True"
 NAMED = 12  # most labels that the start of a run prints
+MOST_DROPPED = 5  # dropped rows that it names
 SAMPLED = 1 << 12  # number of rows by which the characters of a table are estimated
 
 
@@ -275,6 +276,15 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(inner)
 
 
+def _dropped_rows(records: LabelledRecords) -> str:
+    """Returns the numbers, in the file, of the first rows that have no example."""
+    dropped = np.setdiff1d(np.arange(len(records.rows)), records.row_of)
+    named = [str(records.table.number(int(row))) for row in dropped[:MOST_DROPPED]]
+    if len(dropped) > MOST_DROPPED:
+        named.append("...")
+    return ", ".join(named)
+
+
 def _described(
     objective: Task, cfg: DataConfig, names: dict[str, str], records: dict[str, LabelledRecords]
 ) -> list[tuple[str, str]]:
@@ -292,6 +302,8 @@ def _described(
     cut = sum(part.cut for part in records.values())
     if cut or dropped:
         text = f"{cut:,} examples cut at data.length={cfg.length} tokens, {dropped:,} rows dropped"
+        if train.dropped:
+            text += f" (to train on: {_dropped_rows(train)})"
         described.append(("notice", text))
     labels = objective.class_names
     if labels:

@@ -178,3 +178,30 @@ def test_the_sources_of_a_mixture_are_told_apart(text, tmp_path, capsys):
     ]
     rows = printed(capsys, "show", *config, *ends, "--rows", "900").count("row ")
     assert 4 <= rows < 900, "all that there are"
+
+
+def test_what_is_learned_cut_and_dropped_of_both_sides_of_a_preference_is_shown(tmp_path, capsys):
+    rows = []
+    for number in range(12):
+        rows.append({"prompt": f"{number}", "chosen": "yes " * 20, "rejected": "no"})
+        rows.append({"prompt": f"{number} " * 40, "chosen": "yes", "rejected": "no"})
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out = printed(
+        capsys,
+        "show",
+        "--config=dpo",
+        f"--config.data.path={path}",
+        "--config.data.tokenizer.name=bytes",
+        "--config.data.length=96",
+        f"--config.data.eval_path={path}",
+        "--rows=1",
+    )
+    lines = {line.partition("  ")[0]: line.partition("  ")[2].strip() for line in out.splitlines()}
+    chosen, rejected = lines["labels"].split(" │ ")
+    assert re.search("assistant:↵«yes yes .*»", chosen), "the beginning of a long answer is learned"
+    assert re.search(r"assistant:↵«no\[EOS\]»", rejected)
+    assert re.fullmatch(r"\d+ tokens of text 1", lines["cut"])
+    assert re.search(r"rows dropped \(to train on: (\d*[02468], )+", lines["notice"]), lines[
+        "notice"
+    ]

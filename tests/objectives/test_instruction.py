@@ -234,13 +234,17 @@ def test_thoughts_of_earlier_turns_that_a_template_strips_leave_the_answers(word
     assert "why" not in told
 
 
-def test_tools_calls_and_variables_reach_the_template(words):
+@pytest.mark.parametrize("as_text", [False, True])
+def test_tools_calls_and_variables_reach_the_template(as_text, words):
     template = (
         "{{ tools[0].name }} {{ style }} {% for m in messages %}<|im_start|>{{ m.role }} "
         "{{ m.content }}{% for c in m.tool_calls %}{{ c.function.arguments }}{% endfor %}"
         "<|im_end|>{% endfor %}"
     )
-    call = {"role": "assistant", "tool_calls": [{"function": {"arguments": '"so"'}}]}
+    calls = [{"function": {"arguments": '"so"'}}]
+    if as_text:  # as in parquet, whose columns have one type
+        calls = json.dumps(calls)
+    call = {"role": "assistant", "tool_calls": calls}
     row = {
         "messages": [user("a"), call],
         "tools": [{"name": "what"}],
@@ -259,6 +263,10 @@ def test_tools_calls_and_variables_reach_the_template(words):
         (
             {"messages": [user("a"), {"role": "assistant", "tool_calls": [{"arguments": "{"}]}]},
             "row 1: the arguments of a tool call in messages: must be JSON, not '{'",
+        ),
+        (
+            {"messages": [user("a"), {"role": "assistant", "tool_calls": "[{"}]},
+            r"row 1: the tool calls in messages: must be JSON, not '\[{'",
         ),
         ({"messages": [user("a"), answer("b")], "tools": "{"}, "row 1: tools: must be JSON"),
         ({"messages": [user("a"), answer("b")], "tools": "3"}, "row 1: tools=.*JSON list"),

@@ -107,7 +107,9 @@ def messages_of(value: Any, number: int, role: str) -> Messages:
             raise ConfigError(
                 f"row {number + 1}: {role} begins like JSON, but is not: {value[:80]!r}."
             ) from None
-    if not (isinstance(value, (list, tuple)) and len(value) and all(map(_is_message, value))):
+    if isinstance(value, (list, tuple)):
+        value = [_with_parsed_calls(message, number, role) for message in value]
+    if not (isinstance(value, list) and len(value) and all(map(_is_message, value))):
         raise ConfigError(
             f"row {number + 1}: {role}={str(value)[:80]!r} must be a list of"
             ' {"role": "user" or "assistant", "content": text}.'
@@ -132,6 +134,14 @@ def variables_of(row: Row, messages: Messages, number: int) -> Json:
             )
         variables[role] = value
     return variables.pop("chat_template_kwargs", {}) | variables
+
+
+def _with_parsed_calls(message: Any, number: int, role: str) -> Any:
+    """Parses tool calls that are one text of JSON, as columns of one type have them."""
+    if not isinstance(message, dict) or not isinstance(message.get("tool_calls"), str):
+        return message
+    calls = _parsed(message["tool_calls"], f"row {number + 1}: the tool calls in {role}")
+    return message | {"tool_calls": calls}
 
 
 def _check_calls(message: Json, number: int, role: str) -> None:
