@@ -62,27 +62,27 @@ def encode(
     specials = {}
     for role in ("bos", "eos", "pad"):
         specials[f"{role}_token"] = spelling.get(tokenizer.ids.get(role, -1), "")
-    every = not has_marks and learn == "all"
     batch = []
     sizes = []
     for chat in chats:
         guarded = specials | chat_template.guarded(chat, tokenizer.special_pattern, guard)
-        needed = _renderings(guarded, every=every)
+        needed = _renderings(guarded, every=not has_marks and learn == "all")
         batch += needed
         sizes.append(len(needed))
     asked = [{"role": "user", "content": "why"}, {"role": ANSWERS, "content": PROBE}]
     probe = _with(specials, asked)
     *rendered, probed = chat_template.render_each(template, [*batch, probe])
     end = _end_of_turn(tokenizer, probed)
+    spans = _spans(template, batch, rendered, sizes, tokenizer.special_pattern.pattern, end)
     made = []
     at = 0
     for number, size in enumerate(sizes):
         part = rendered[at : at + size]
         if part[0].error:
             raise ConfigError(f"row {number + 1}: {FAILS} ({part[0].error}).")
-        spans = [_span(part[0], part[k : k + 3], tokenizer, end) for k in range(1, size, 3)]
         ends = chats[number]["messages"][-1]["role"] == ANSWERS
-        made.append(_conversation(tokenizer, part, spans, guard, end, ends, has_marks, learn))
+        found = spans[number]
+        made.append(_conversation(tokenizer, part, found, guard, end, ends, has_marks, learn))
         at += size
     return made
 
@@ -92,21 +92,18 @@ def _with(variables: Json, messages: Messages, *, asks: bool = False) -> Json:
 
 
 def _renderings(variables: Json, *, every: bool) -> list[Json]:
-    """Returns the variables of the whole conversation, then three for each answer.
+    """Returns the variables of the whole conversation, then two for each answer.
 
-    They are of the prompt for it, of the conversation to its end, and of one with another answer.
+    They are of the prompt for it, and of the conversation to its end.
     """
     messages = variables["messages"]
-    asks = messages[-1]["role"] != ANSWERS
-    made = [_with(variables, messages, asks=asks)]
+    made = [_with(variables, messages, asks=messages[-1]["role"] != ANSWERS)]
     numbers = [i for i, message in enumerate(messages) if message["role"] == ANSWERS]
     if not every:
         numbers = numbers[-1:]
-    other = {"role": ANSWERS, "content": OTHER}
     for i in numbers:
         made.append(_with(variables, messages[:i], asks=True))
         made.append(_with(variables, messages[: i + 1]))
-        made.append(_with(variables, [*messages[:i], other, *messages[i + 1 :]], asks=asks))
     return made
 
 
@@ -118,35 +115,85 @@ def _end_of_turn(tokenizer: Tokenizer, probed: Rendered) -> str:
     return match[0]
 
 
+def _spans(
+    template: str,
+    batch: Sequence[Json],
+    rendered: Sequence[Rendered],
+    sizes: Sequence[int],
+    special: str,
+    end: str,
+) -> list[list[tuple[int, int]]]:
+    """Returns of each conversation where its answers begin and end; equal if unknown."""
+    spans: list[list[tuple[int, int]]] = []
+    unclear = []
+    others = []
+    at = 0
+    for number, size in enumerate(sizes):
+        spans.append([])
+        for prompt in range(at + 1, at + size, 2):
+            whole, before, until = rendered[at], rendered[prompt], rendered[prompt + 1]
+            span = _span(whole.text, before, until, special, end)
+            if span is None:
+                # The template writes this turn otherwise once there are later ones.
+                unclear.append((number, len(spans[number]), whole.text, before))
+                others.append(_with_other(batch[at], len(batch[prompt]["messages"])))
+            spans[number].append(span or (0, 0))
+        at += size
+    for (number, answer, text, before), other in zip(
+        unclear, chat_template.render_each(template, others), strict=True
+    ):
+        if not other.error:
+            spans[number][answer] = _span_beside(text, before, other.text, end)
+    return spans
+
+
+def _with_other(variables: Json, answer: int) -> Json:
+    """Returns the variables of a whole conversation with another answer in one place."""
+    messages = list(variables["messages"])
+    messages[answer] = {"role": ANSWERS, "content": OTHER}
+    return variables | {"messages": messages}
+
+
 def _span(
-    whole: Rendered, parts: Sequence[Rendered], tokenizer: Tokenizer, end: str
-) -> tuple[int, int]:
-    """Returns the first character of an answer, and the one behind its last; equal if unknown."""
-    text = whole.text
-    prompt, until, other = parts
-    if not prompt.error and text.startswith(prompt.text):
-        begin = len(prompt.text)
-    elif not other.error:
-        begin = _shared(text, other.text)
+    text: str, before: Rendered, until: Rendered, special: str, end: str
+) -> tuple[int, int] | None:
+    """Returns the first character of an answer, and the one behind its last.
+
+    It is None where the whole conversation does not go on as its beginnings do.
+
+    Args:
+      text: the whole conversation.
+      before: the prompt for the answer.
+      until: the conversation to the end of the answer.
+      special: matches special tokens.
+      end: the one that ends a turn.
+    """
+    if before.error or until.error or not text.startswith(before.text):
+        return None
+    begin = len(before.text)
+    closing = re.compile(rf"(?:{special}|\s)*\Z").search(until.text, begin)
+    tail = begin
+    if closing:
+        tail = closing.start()
+    shared = _shared(text, until.text)
+    if shared < tail:
+        return None
+    last = text.rfind(end, begin, shared)
+    if end and last >= 0:
+        return begin, last + len(end)
+    match = re.compile(rf"\s*(?:{special})").match(text, tail)
+    if match:
+        return begin, match.end()
+    return begin, shared
+
+
+def _span_beside(text: str, before: Rendered, other: str, end: str) -> tuple[int, int]:
+    """Returns where a conversation differs from one with another answer in this place."""
+    if not before.error and text.startswith(before.text):
+        begin = len(before.text)
     else:
-        return 0, 0
-    special = tokenizer.special_pattern.pattern
-    if not until.error:
-        closing = re.search(rf"(?:{special}|\s)*\Z", until.text)
-        assert closing is not None, "it matches nothing too"
-        tail = max(closing.start(), begin)
-        shared = _shared(text, until.text)
-        if shared >= tail:
-            last = text.rfind(end, begin, shared)
-            if end and last >= 0:
-                return begin, last + len(end)
-            match = re.compile(rf"\s*(?:{special})").match(text, tail)
-            if match:
-                return begin, match.end()
-            return begin, shared
-    if other.error:
-        return begin, begin
-    stop = max(len(text) - _shared(text[::-1], other.text[::-1]), begin)
+        begin = _shared(text, other)
+    stop = max(len(text) - _shared(text[::-1], other[::-1]), begin)
     match = re.compile(rf"\s*{re.escape(end)}").match(text, stop)
     if end and match:
         stop = match.end()
@@ -196,8 +243,8 @@ def _conversation(
                 at &= np.cumsum(final) - final < 1
             answers |= at
     prompt = tokens.ids
-    if ends and not whole.text.startswith(rendered[-3].text or OTHER):
-        prompt = tokenizer.encode_spelled(rendered[-3].text, guard).ids
+    if ends and not whole.text.startswith(rendered[-2].text or OTHER):
+        prompt = tokenizer.encode_spelled(rendered[-2].text, guard).ids
     elif ends:
-        prompt = tokens.ids[: int(np.sum(tokens.end <= place(len(rendered[-3].text))))]
+        prompt = tokens.ids[: int(np.sum(tokens.end <= place(len(rendered[-2].text))))]
     return Conversation(tokens.ids, answers, prompt, tokenizer.spelled.get(end))
