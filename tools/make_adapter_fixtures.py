@@ -21,6 +21,8 @@ import transformers
 from peft import IA3Config, LoraConfig, VeraConfig, get_peft_model
 
 ROOT = Path(__file__).parents[1] / "tests" / "fixtures"
+TOKENS = [49, 54, 5]  # among those of the inputs
+NOISY = "lora_B", "vera_lambda", "modules_to_save", "trainable_tokens_delta"
 CONFIGS = {"LORA": LoraConfig, "IA3": IA3Config, "VERA": VeraConfig}
 ADAPTERS: dict[str, dict[str, Any]] = {
     "bert_sequence_classification": {
@@ -60,6 +62,17 @@ ADAPTERS: dict[str, dict[str, Any]] = {
         "task_type": "CAUSAL_LM",
         "fan_in_fan_out": True,
         "modules_to_save": ["wte", "ln_f"],
+    },
+    "gpt2_lm-tokens": {  # with tied logits
+        "target_modules": ["attn.c_proj"],
+        "task_type": "CAUSAL_LM",
+        "fan_in_fan_out": True,
+        "trainable_token_indices": TOKENS,
+    },
+    "llama_lm-tokens": {
+        "target_modules": ["q_proj"],
+        "task_type": "CAUSAL_LM",
+        "trainable_token_indices": {"embed_tokens": TOKENS, "lm_head": TOKENS[:2]},
     },
     "gpt2_lm-dora": {
         "target_modules": ["c_attn", "mlp.c_proj"],
@@ -131,7 +144,7 @@ def make(folder: Path, model: Path, options: dict[str, Any]) -> None:
     config = CONFIGS[options.get("peft_type", "LORA")]
     adapted = get_peft_model(base, config(**options)).eval()
     for path, parameter in adapted.named_parameters():
-        if any(name in path for name in ("lora_B", "vera_lambda", "modules_to_save")):
+        if any(name in path for name in NOISY):
             parameter.data = 0.3 * torch.randn_like(parameter)
         if "lora_magnitude_vector" in path or "ia3_l" in path:
             parameter.data = parameter * (1 + 0.5 * torch.randn_like(parameter))

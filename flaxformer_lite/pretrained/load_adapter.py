@@ -37,6 +37,7 @@ from flaxformer_lite.pretrained.tensor_names import layers_of, shapes_side_by_si
 LOG = logging.getLogger("flaxformer_lite")
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
+ROWS = ".token_adapter.trainable_tokens_delta"  # behind the module whose rows are replaced
 BASE_LAYER = ".base_layer."  # in the names of the base's matrices that PEFT wraps
 KINDS: dict[str, Any] = {
     "task_type": str,
@@ -68,7 +69,6 @@ FIXED: dict[str, tuple[Any, ...]] = {
         "lora_bias",
         "use_qalora",
         "alora_invocation_tokens",
-        "trainable_token_indices",
         "layer_replication",
         "target_parameters",
         "use_bdlora",
@@ -113,6 +113,7 @@ HARMLESS = {
     "save_projection",
     "target_modules",
     "task_type",
+    "trainable_token_indices",
     "use_dora",
     "use_rslora",
     "vera_dropout",
@@ -129,6 +130,7 @@ class PublishedAdapter:
     factors: dict[str, dict[str, Tensor]]
     shared: dict[str, Tensor]  # VeRA's A and B, by our names
     replaced: dict[str, Tensor]  # the base's tensors that it replaces, by their full names
+    rows: dict[str, Tensor]  # rows of tables that it replaces, by the full names of the tables
 
     def head(self, heads: Iterable[str]) -> str | None:
         """Returns the head of the family that the adapter's task needs, or None if unknown."""
@@ -181,7 +183,43 @@ class PublishedAdapter:
                 replaced = {out: tensors[table], **replaced}
         if self.unties(spelled, cfg) and out not in tensors:
             replaced = {out: tensors[tensor_names.vocab_table(spelled, cfg)], **replaced}
-        return tensors | replaced
+        return self._with_rows(spelled, tensors | replaced)
+
+    def _with_rows(self, spelled: Published, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Returns the tensors with the rows that `trainable_token_indices` names replaced.
+
+        Tied logits have them too, whatever `ensure_weight_tying` says.
+
+        Raises:
+          WeightsError: the rows or their table are others than the file says.
+        """
+        changed = dict(tensors)
+        for name, rows in tensor_names.without_prefix(spelled, self.rows).items():
+            numbers = self._numbers_of_rows(name)
+            table = tensors.get(name)
+            if (
+                table is None
+                or rows.shape != (len(numbers), *table.shape[1:])
+                or not all(0 <= number < len(table.array) for number in numbers)
+            ):
+                raise WeightsError(
+                    f"{self.folder}: trainable_token_indices does not fit {quote_name(name)}; pass"
+                    " the model that it was trained for."
+                )
+            whole = np.array(table.read())
+            whole[numbers] = rows.read()
+            changed[name] = Tensor(whole)
+        return changed
+
+    def _numbers_of_rows(self, table: str) -> list[int]:
+        numbers = self.fields.get("trainable_token_indices") or []
+        if isinstance(numbers, dict):
+            module = table.removesuffix(".weight")
+            for ending, its_numbers in numbers.items():
+                if f".{module}".endswith(f".{ending}"):
+                    return list(its_numbers)
+            return []
+        return list(numbers)
 
     def _without_copies(
         self, replaced: dict[str, Tensor], tensors: dict[str, Tensor], tied: dict[str, str]
@@ -303,7 +341,7 @@ class PublishedAdapter:
         places = tensor_names.places(spelled, cfg, shapes_side_by_side(cfg, shapes))
         for one, place in places.items():
             names[one] = place.name
-        replaced = tensor_names.without_prefix(spelled, self.replaced)
+        replaced = tensor_names.without_prefix(spelled, self.replaced | self.rows)
         saved: dict[str, None] = {}
         for path, leaf in shapes.items():
             for one in layers_of(cfg, path, leaf.shape):
@@ -437,6 +475,7 @@ def open_adapter(folder: Path) -> PublishedAdapter:
     _check(fields)
     factors = collections.defaultdict[str, dict[str, Tensor]](dict)
     replaced = {}
+    rows = {}
     shared = {}
     projections = {theirs: ours for ours, theirs in vera_projections.NAMES.items()}
     for full, tensor in open_file(folder / WEIGHTS).items():
@@ -444,6 +483,8 @@ def open_adapter(folder: Path) -> PublishedAdapter:
         ending = next((ours for ours, theirs in NAMES.items() if name.endswith(theirs)), None)
         if ending is not None:
             factors[name.removesuffix(NAMES[ending])][ending] = tensor
+        elif name.endswith(ROWS):
+            rows[name.removesuffix(ROWS) + ".weight"] = tensor
         elif full in projections:
             shared[projections[full]] = tensor
         elif any(prefix in name for prefix in ("lora_", "ia3_", "vera_")):
@@ -460,7 +501,7 @@ def open_adapter(folder: Path) -> PublishedAdapter:
         first = quote_name(lone[0]) if lone else "it"
         endings = " or ".join(NAMES[one].removesuffix(".weight")[1:] for one in needed)
         raise WeightsError(f"{folder}: {first} lacks {endings}, or has another factor or shape.")
-    return PublishedAdapter(folder, fields, dict(factors), shared, replaced)
+    return PublishedAdapter(folder, fields, dict(factors), shared, replaced, rows)
 
 
 def method_of(fields: Json) -> type[AdapterConfig]:
@@ -517,6 +558,14 @@ def _check(fields: Json) -> None:
             raise ConfigError(
                 f"{CONFIG}: alpha_pattern={quote_value({pattern: alpha})}: must map patterns to"
                 " numbers."
+            )
+    numbers = fields.get("trainable_token_indices")
+    lists = list(numbers.values()) if isinstance(numbers, dict) else [numbers or []]
+    for numbers in lists:
+        if not isinstance(numbers, list) or not all(is_kind(number, int) for number in numbers):
+            raise ConfigError(
+                f"{CONFIG}: trainable_token_indices={quote_value(numbers)}: must be a list of"
+                " token numbers, or map modules to such lists."
             )
     if "peft_type" not in fields:
         raise ConfigError(f"{CONFIG}: no peft_type; must be 'LORA', 'IA3' or 'VERA'.")

@@ -75,6 +75,8 @@ def write_adapter(folder: Path, model: nn.Module, params: dict, *, base: str | N
     check_params(flat, shapes)
     known = find_targets(family.PUBLISHED, cfg, side_by_side(cfg, shapes))
     saved_whole = _whole(model, family.PUBLISHED, side_by_side(cfg, shapes))
+    copies = _copies(family.PUBLISHED, cfg)
+    saved_whole |= {_module(name) for name, one in copies.items() if _is_in(saved_whole, one)}
     whole = set()
     for place, target in known.items():
         if _is_in(saved_whole, f"{target.module}.weight"):
@@ -102,7 +104,11 @@ def write_adapter(folder: Path, model: nn.Module, params: dict, *, base: str | N
                 tensors[ROOT + module + NAMES[factor]] = x
             ranks[module] = len(joined.get(A, ()))
     base_params = _merged_at(whole, model, flat)
-    for name, tensor in published_tensors(family.PUBLISHED, cfg, base_params).items():
+    published = published_tensors(family.PUBLISHED, cfg, base_params)
+    for name, original in copies.items():
+        if original in published:
+            published.setdefault(name, published[original])
+    for name, tensor in published.items():
         if _is_in(saved_whole, name):
             tensors[ROOT + name] = np.asarray(tensor)
     every_module = [target.module for target in known.values()]
@@ -347,6 +353,27 @@ def _whole(
 def _is_in(saved_whole: set[str], name: str) -> bool:
     """Returns whether a tensor is of a module that is saved whole, or of one within it."""
     return any(name.startswith(f"{module}.") for module in saved_whole)
+
+
+def _copies(spelled: Published, cfg: ModelConfig) -> dict[str, str]:
+    """Maps tensors that are shared with others to these, such as tied logits to their table.
+
+    PEFT shares nothing with a module that it saves whole: the others keep what the base has,
+    unless they are saved, too.
+    """
+    if not cfg.tie_embeddings:
+        return {}
+    copies = {}
+    for copy, original in spelled.duplicates.items():
+        full = tensor_names.full_name(spelled, cfg, original)
+        copies[full.removesuffix(original) + copy] = full
+    logits = tensor_names.vocab_kernel(spelled, cfg)
+    if logits:
+        table = tensor_names.vocab_table(spelled, cfg)
+        copies[tensor_names.full_name(spelled, cfg, logits)] = tensor_names.full_name(
+            spelled, cfg, table
+        )
+    return copies
 
 
 def _merged_at(whole: set[str], model: nn.Module, flat: Mapping[str, Leaf]) -> dict[str, Leaf]:

@@ -123,8 +123,8 @@ def test_logits_are_those_of_peft(one, scan):
     assert gap(logits_of(*loaded(name), name), due, name) > 0.1
 
 
-# The uneven one comes back with its ranks and scales made equal.
-SAME = [f for f in FOLDERS if not f.name.endswith(("-uneven", "-saved"))]
+# The uneven one comes back with its ranks and scales made equal, rows with their whole table.
+SAME = [f for f in FOLDERS if not f.name.endswith(("-uneven", "-saved", "-tokens"))]
 
 
 @pytest.mark.parametrize("folder", SAME, ids=[folder.name for folder in SAME])
@@ -174,6 +174,53 @@ def test_modules_that_it_saves_are_written_again(name, tmp_path):
     saved = json.loads((tmp_path / "again" / CONFIG).read_text())["modules_to_save"]
     stems = json.loads((folder / CONFIG).read_text())["modules_to_save"]
     assert all(any(one.endswith(stem) for one in saved) for stem in stems)
+
+
+@pytest.mark.parametrize("name", ["llama_lm-tokens", "gpt2_lm-tokens"])
+def test_trained_rows_of_a_table_are_written_again_with_it(name, tmp_path):
+    base = ROOT / base_of(ROOT / name)
+    model, params = load_pretrained(base, adapter=ROOT / "adapters" / name)
+    save_adapter(tmp_path / "again", model, params)
+    again = load_pretrained(base, adapter=tmp_path / "again")
+    np.testing.assert_array_equal(logits_of(*again, base.name), logits_of(model, params, base.name))
+
+
+@pytest.mark.parametrize("numbers", [[5, 17], [5, 17, 1 << 20], {"other": [5, 17, 30]}, 3, ["5"]])
+def test_rows_that_are_no_rows_of_the_table_are_rejected(numbers, tmp_path):
+    shutil.copytree(ROOT / "adapters/llama_lm-tokens", tmp_path / "adapter")
+    config = json.loads((tmp_path / "adapter" / CONFIG).read_text())
+    written = json.dumps(config | {"trainable_token_indices": numbers})
+    (tmp_path / "adapter" / CONFIG).write_text(written)
+    with pytest.raises((ConfigError, WeightsError), match="trainable_token_indices"):
+        load_pretrained(ROOT / "llama_lm", adapter=tmp_path / "adapter")
+
+
+# what shares the table of the tokens
+SHARED = {
+    "gpt2_lm": ["lm_head.weight"],
+    "bert_masked_lm": ["cls.predictions.decoder.bias", "cls.predictions.decoder.weight"],
+    "t5_conditional_generation": [
+        "decoder.embed_tokens.weight",
+        "encoder.embed_tokens.weight",
+        "lm_head.weight",
+    ],
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_a_trained_table_is_written_for_each_module_that_shares_it(name, tmp_path):
+    """PEFT computes with the table of the base wherever it reads no other."""
+    adapter = LoraConfig(rank=2, targets=("query",), trained=("^token_embed/",))
+    model, params = noisy(name, adapter)
+    save_adapter(tmp_path / "adapter", model, params)
+    written = load_file(tmp_path / "adapter" / WEIGHTS)
+    saved = json.loads((tmp_path / "adapter" / CONFIG).read_text())["modules_to_save"]
+    for tensor in SHARED[name]:
+        assert f"base_model.model.{tensor}" in written
+        assert tensor.rpartition(".")[0] in saved
+    again = load_pretrained(ROOT / name, adapter=tmp_path / "adapter")
+    assert again[0].cfg.tie_embeddings
+    np.testing.assert_array_equal(logits_of(*again, name), logits_of(model, params, name))
 
 
 def noisy(name, adapter, **options):
