@@ -131,11 +131,12 @@ def _spans(
     for number, size in enumerate(sizes):
         spans.append([])
         for prompt in range(at + 1, at + size, 2):
-            whole, before, until = rendered[at], rendered[prompt], rendered[prompt + 1]
-            span = _span(whole.text, before, until, special, end)
+            text = rendered[at].text
+            before = rendered[prompt]
+            span = _span(text, before, rendered[prompt + 1], special, end)
             if span is None:
                 # The template writes this turn otherwise once there are later ones.
-                unclear.append((number, len(spans[number]), whole.text, before))
+                unclear.append((number, len(spans[number]), text, before))
                 others.append(_with_other(batch[at], len(batch[prompt]["messages"])))
             spans[number].append(span or (0, 0))
         at += size
