@@ -78,6 +78,7 @@ from flaxformer_lite.nn.positions.t5_buckets import T5Buckets as T5Buckets
 from flaxformer_lite.open_model import load_pretrained as load_pretrained
 from flaxformer_lite.pretrained.word_vectors import WordVectors as WordVectors
 from flaxformer_lite.runs.run import run as run
+from flaxformer_lite.runtime.environment import keep_compiled as keep_compiled
 from flaxformer_lite.save_model import (
     save_adapter as save_adapter,
     save_pretrained as save_pretrained,

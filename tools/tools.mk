@@ -8,7 +8,7 @@ nightly-default: $(STAMP)  ## run the tests once with XLA's default flags and JA
 # A Python that is not installed is an error. JAX=oldest or JAX=newest runs one of the two. OLDEST as in pyproject.toml; newer jax has no Python 3.11.
 PYTHONS ?= python3.11 python3.12 python3.13
 OLDEST := jax==0.11.1 jaxlib==0.11.1 flax==0.12.10
-OLDEST_3_11 := jax==0.10.0 jaxlib==0.10.0 flax==0.12.8
+OLDEST_3_11 := jax==0.10.1 jaxlib==0.10.1 flax==0.12.8
 NEWEST := jax jaxlib flax
 JAX ?= oldest newest
 matrix:  ## run the tests on each of PYTHONS with the oldest and the newest jax and flax; PYTHONS=python3.12, JAX=oldest

@@ -1,6 +1,8 @@
 """Vectors of texts, computed as sentence-transformers does for the same directory."""
 
+import collections
 import functools
+import itertools
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("flaxformer_lite")
 
 BATCH = 32  # texts at a time
-STEP = 16  # lengths are rounded up to a multiple of this, so that few shapes are compiled
+NARROWEST = 16  # tokens of the shortest padded texts
+MOST_WIDTHS = 8  # of the batches of one call
 TASKS = ("query", "document")
 # [texts, D], dense or sparse, or for each text the vectors of its tokens [tokens, D]
 Vectors: TypeAlias = "np.ndarray | csr_array | list[np.ndarray]"
@@ -214,14 +217,15 @@ def _splade(
     ids_BT: jax.Array,
     mask_BT: jax.Array,
 ) -> jax.Array:
-    features: Any = model.apply(
+    features: Any = model.tuned().apply(
         {"params": params}, input_ids=ids_BT, attention_mask=mask_BT, method="features"
     )
     return splade(features.projection, mask_BT, strategy=strategy, activation=activation)
 
 
 def _encoded(model: nn.Module, params: Params, ids_BT: jax.Array, mask_BT: jax.Array) -> jax.Array:
-    x_BTD: Any = model.apply({"params": params}, ids_BT, attention_mask=mask_BT, method="encode")
+    tuned: Any = model.tuned()
+    x_BTD: Any = tuned.apply({"params": params}, ids_BT, attention_mask=mask_BT, method="encode")
     return x_BTD
 
 
@@ -268,11 +272,12 @@ def batches(
     opened: TextModel, rows: Sequence[Sequence[int]]
 ) -> Iterator[tuple[list[int], np.ndarray, np.ndarray]]:
     """Yields the numbers of texts of similar length, with their ids and attention mask [B, T]."""
-    order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
-    for start in range(0, len(order), BATCH):
+    # from the longest on, so that a last batch of few texts is one of short ones
+    order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))
+    starts = range(0, len(order), BATCH)
+    widths = plan_widths([max(1, len(rows[order[start]])) for start in starts])
+    for start, width in zip(starts, widths, strict=True):
         chosen = order[start : start + BATCH]
-        longest = max(1, *(len(rows[i]) for i in chosen))
-        width = math.ceil(longest / STEP) * STEP
         if opened.cfg.has_position_table:
             width = min(width, opened.cfg.max_length)
         # The last batch has as many rows as the others, or it would compile anew.
@@ -282,6 +287,28 @@ def batches(
             ids_BT[row, : len(rows[i])] = rows[i]
             mask_BT[row, : len(rows[i])] = 1
         yield chosen, ids_BT, mask_BT
+
+
+def plan_widths(lengths: Sequence[int]) -> list[int]:
+    """Rounds the lengths of batches up, to MOST_WIDTHS different ones at most.
+
+    A program is compiled for each. Of two neighbours the one whose batches grow least is given up.
+    """
+    widths = [_rounded(length) for length in lengths]
+    while len(set(widths)) > MOST_WIDTHS:
+        counts = collections.Counter(widths)
+        pairs = itertools.pairwise(sorted(counts))
+        growth = {(wide - narrow) * counts[narrow]: (narrow, wide) for narrow, wide in pairs}
+        narrow, wide = growth[min(growth)]
+        widths = [wide if width == narrow else width for width in widths]
+    return widths
+
+
+def _rounded(length: int) -> int:
+    """Rounds a length up to quarters between powers of two: at most a fifth more."""
+    power = 1 << max(0, length - 1).bit_length()
+    step = max(NARROWEST, power // 8)
+    return math.ceil(length / step) * step
 
 
 def similarity(layers: SentenceLayers) -> Similarity:
@@ -341,7 +368,7 @@ _compiled_maxsim = jax.jit(maxsim)
 def _padded(texts: Sequence[np.ndarray], rows: int) -> tuple[np.ndarray, np.ndarray]:
     """Pads the vectors of texts to [rows, tokens, D], with a mask of those that are there."""
     longest = max(1, *(len(vectors) for vectors in texts))
-    length = math.ceil(longest / STEP) * STEP
+    length = _rounded(longest)
     padded = np.zeros((rows, length, texts[0].shape[1]), np.float32)
     there = np.zeros((rows, length), np.int32)
     for row, vectors in enumerate(texts):

@@ -118,7 +118,7 @@ def generate(
     model = wrap_module(model, params)
     s = _settings(options, draft)
     task = prepare_task(model, input_ids, attention_mask, decoder_input_ids, tokenizer, s)
-    guesser = draft and Draft(model=draft[0], params=draft[1])
+    guesser = draft and Draft(model=wrap_module(*draft), params=draft[1])
     speculative.check(model, guesser, task)
     if task.settings.num_beams > 1:
         result = _search(model, params, task)
@@ -161,7 +161,7 @@ def stream(
         raise ConfigError(
             "stream: beam search may change tokens already written; use generate, or num_beams=1."
         )
-    guesser = draft and Draft(model=draft[0], params=draft[1])
+    guesser = draft and Draft(model=wrap_module(*draft), params=draft[1])
     speculative.check(model, guesser, task)
     return _new_columns(model, params, task, guesser, every)
 

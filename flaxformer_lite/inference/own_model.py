@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.models.skeletons.hinted import Hinted
 from flaxformer_lite.types import Array, Params
 
 NEEDED = (
@@ -76,15 +77,15 @@ class OwnModel:
 
 
 def wrap_module(model: object, params: Params) -> Any:
-    """Returns a model of this package unchanged, and any other module as an `OwnModel`.
+    """Returns a model of this package tuned, and any other module as an `OwnModel`.
 
     A module may say by an attribute `max_length` how many tokens it reads at most.
 
     Raises:
       ConfigError: the module does not map ids to logits, or a token's logits depend on later ones.
     """
-    if hasattr(model, "skeleton") and hasattr(model, "cfg"):
-        return model
+    if isinstance(model, Hinted):
+        return model.tuned()
     name = type(model).__name__
     if not isinstance(model, nn.Module):
         way = ""

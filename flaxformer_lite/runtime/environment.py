@@ -1,4 +1,7 @@
-"""Settings made before jax is imported: memory pages, XLA flags, compilation cache, platforms."""
+"""Settings of a process: memory pages, XLA flags, compilation cache, platforms.
+
+`configure` makes them before jax is imported.
+"""
 
 import contextlib
 import ctypes
@@ -41,21 +44,52 @@ def configure() -> None:
         os.environ["XLA_FLAGS"] = f"{flags} {EXTRA}={FUSION}".strip()
     if only_cpu():
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    cache = os.environ.get("FLAXFORMER_LITE_CACHE") or DataConfig.cache
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ and "://" not in cache:
-        keep_compiled(Path(cache))
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        folder = private_folder()
+        if folder is not None:
+            os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
     # JAX by itself keeps only what took a second to compile, and a run has many smaller programs.
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 
-def keep_compiled(cache: Path) -> None:
-    """Makes JAX keep compiled programs in a folder of `cache` that this user alone may write.
+def keep_compiled() -> None:
+    """Makes JAX keep the programs that it compiles from now on, as the commands do.
+
+        >>> import flaxformer_lite
+        >>> flaxformer_lite.keep_compiled()
+
+    Later processes of this user load them from `~/.cache/flaxformer_lite/compiled`, or from the
+    folder `compiled` of the variable FLAXFORMER_LITE_CACHE. A folder that JAX was given stays.
+    Several processes on CPU keep nothing, since XLA:CPU loses the order of their messages
+    (docs/clusters.md).
+    """
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    if jax.config.values["jax_compilation_cache_dir"]:
+        return
+    if jax.distributed.is_initialized() and jax.default_backend() == "cpu":
+        return
+    folder = private_folder()
+    if folder is None:
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    # JAX by itself keeps only what took a second to compile.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    compilation_cache.reset_cache()  # jax decides at its first compilation whether to cache
+
+
+def private_folder() -> Path | None:
+    """Makes the folder of compiled programs, and returns it unless others may write there.
 
     Whoever writes there may run code as whoever reads it, so they are not kept in `data.cache`,
     which users share.
     """
+    cache = os.environ.get("FLAXFORMER_LITE_CACHE") or DataConfig.cache
+    if "://" in cache:
+        return None
     try:
-        folder = compiled(cache)
+        folder = compiled(Path(cache))
         for path in (folder.parent, folder):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.mkdir(mode=0o700, exist_ok=True)
@@ -71,10 +105,10 @@ def keep_compiled(cache: Path) -> None:
                     " JAX_COMPILATION_CACHE_DIR to a folder that you alone may write.",
                     file=sys.stderr,
                 )
-                return
+                return None
     except (OSError, ConfigError):  # without a home that is writable there is no cache
-        return
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
+        return None
+    return folder
 
 
 def wants_huge_pages(root: Path = Path("/")) -> bool:

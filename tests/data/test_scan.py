@@ -180,7 +180,7 @@ def test_the_length_at_which_a_row_fits_is_named(tmp_path):
     rows = [{"prompt": f"p{i}", "chosen": "good", "rejected": "bad"} for i in range(6)]
     with pytest.raises(ConfigError, match=r"raise data.length=8 to (\d+) or more") as caught:
         opened(tmp_path, rows, Dpo(), skeleton="decoder", length=8)
-    enough = int(str(caught.value).split(" to ")[1].split()[0])
+    enough = int(re.search(r"=8 to (\d+)", str(caught.value))[1])
     assert len(opened(tmp_path, rows, Dpo(), skeleton="decoder", length=enough)[1]["train"])
     with pytest.raises(ConfigError, match=r"raise data\.length"):
         opened(tmp_path, rows, Dpo(), skeleton="decoder", length=enough - 1)

@@ -12,7 +12,7 @@ from flaxformer_lite import load_pretrained, save_pretrained
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.cli.open_model import open_model
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.inference.embed import embed, similarity
+from flaxformer_lite.inference.embed import MOST_WIDTHS, embed, plan_widths, similarity
 from flaxformer_lite.pretrained.sentences import read_sentence_layers
 
 ROOT = Path(__file__).parents[1] / "fixtures" / "sentences"
@@ -142,6 +142,19 @@ def test_what_lies_beside_the_weights_is_saved_again(tmp_path, name):
     due = read_sentence_layers(ROOT / name)
     assert again._replace(dense=()) == due._replace(dense=())
     assert len(again.dense) == len(due.dense)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_few_widths_hold_all_texts_with_little_padding(seed):
+    draw = np.random.default_rng(seed)
+    lengths = np.sort(draw.integers(1, 513, size=40))
+    widths = np.asarray(plan_widths(lengths.tolist()))
+    assert (widths >= lengths).all()
+    assert len(set(widths.tolist())) <= MOST_WIDTHS
+    assert lengths.sum() > 0.75 * widths.sum()
+    assert plan_widths([3]) == [16]
+    few = np.asarray([17, 33, 65, 100, 129, 300])
+    assert (few > 0.5 * np.asarray(plan_widths(few.tolist()))).all()
 
 
 def test_vectors_are_cut_then_normalized(tmp_path):

@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from flaxformer_lite import generate, registry, score, stream
 from flaxformer_lite.analysis import recompiles
 from flaxformer_lite.inference import stop_strings
+from flaxformer_lite.nn.modules.block import Block
 from tests.marks import daily
 from tests.models.tiny import built, ids, is_encoder_decoder, logits_of, small
 from tests.pretrained.fixtures import loaded
@@ -98,6 +99,20 @@ def test_later_calls_compile_nothing():
             model, params, prompts, max_new_tokens=new, temperature=0.7, seed=new, eos_token_id=new
         )
     assert recompiles.total() == before
+
+
+def test_equal_layers_are_traced_once_a_program(monkeypatch):
+    traced = []
+    forward = Block.forward
+
+    def counted(self, *args):
+        traced.append(self.name)
+        return forward(self, *args)
+
+    monkeypatch.setattr(Block, "forward", counted)
+    model, params = built(small("llama", num_layers=5, mlp_dim=41))  # a width of no other test
+    generate(model, params, np.ones((1, 5), int), max_new_tokens=2)
+    assert len(traced) == 2, traced  # one of the prompt, one of the loop
 
 
 @pytest.mark.nightly

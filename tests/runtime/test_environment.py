@@ -184,3 +184,48 @@ environment.configure()
     assert done.stdout.splitlines() == [f"begins ['--a=b', 'c d'] {x}" for x in (None, asked)], (
         done.stderr
     )
+
+
+KEPT = """
+import flaxformer_lite, jax, jax.numpy as jnp
+jnp.ones(3).block_until_ready()  # jax decides at its first compilation whether to cache
+flaxformer_lite.keep_compiled()
+read = []
+jax.monitoring.register_event_listener(lambda name, **_: read.append(name))
+jax.jit(lambda x: jnp.sin(x) @ x.T)(jnp.ones((3, 5)))
+print(jax.config.values["jax_compilation_cache_dir"])
+print(sum(name.endswith("cache_hits") for name in read))
+"""
+
+
+def kept(tmp_path, **environ):
+    unset = {"JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"}
+    inherited = {name: value for name, value in os.environ.items() if name not in unset}
+    environ = inherited | {"FLAXFORMER_LITE_CACHE": str(tmp_path)} | environ
+    run = subprocess.run(
+        [sys.executable, "-c", KEPT], env=environ, capture_output=True, text=True, check=True
+    )
+    folder, hits = run.stdout.split()
+    return folder, int(hits), run.stderr
+
+
+def test_a_program_that_imports_the_package_finds_what_an_earlier_one_compiled(tmp_path):
+    folder, hits, _ = kept(tmp_path)
+    assert Path(folder).is_relative_to(tmp_path / "compiled")
+    assert not hits
+    assert Path(folder).stat().st_mode & 0o777 == 0o700
+    assert kept(tmp_path)[1]
+
+
+def test_a_folder_that_jax_was_given_stays(tmp_path):
+    own = str(tmp_path / "own")
+    assert kept(tmp_path, JAX_COMPILATION_CACHE_DIR=own)[0] == own
+    assert not (tmp_path / "compiled").exists()
+
+
+def test_a_folder_that_others_may_write_keeps_nothing(tmp_path):
+    folder = Path(kept(tmp_path)[0])
+    folder.chmod(0o777)
+    none, hits, said = kept(tmp_path)
+    assert (none, hits) == ("None", 0)
+    assert "may be written by others" in said

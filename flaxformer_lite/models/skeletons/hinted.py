@@ -3,7 +3,7 @@
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import flax.linen as nn
 import jax
@@ -65,6 +65,13 @@ class Hinted(nn.Module):
     def execution(self) -> PlacedExecution:
         """How its modules run."""
         return place_execution(self.cfg.execution, self.sharding, self.cfg.adapter)
+
+    def tuned(self) -> Self:
+        """Returns the model as trainers and `generate` run it.
+
+        Its programs are traced and compiled sooner, and their numbers differ by rounding.
+        """
+        return self.clone(sharding=self.sharding.with_tuning())
 
     @classmethod
     def layer_rules(cls, cfg: ModelConfig) -> PartitionRules:

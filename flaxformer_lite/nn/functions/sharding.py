@@ -35,8 +35,8 @@ class ActivationSharding:
     The base class keeps everything whole on one device. Hashable, as a static argument.
 
     Attributes:
-      tuned: whether a trainer asks for the optimizations of one CPU in nn/functions/tuning.py, and
-        traces identical layers once.
+      tuned: whether programs have the optimizations of one CPU in nn/functions/tuning.py, and
+        identical layers are traced once.
       context_attention: how attention reads lengths that are split, out of
         `choices.CONTEXT_ATTENTIONS`.
       expert_dispatch: how tokens meet the experts of other devices, out of
@@ -71,9 +71,14 @@ class ActivationSharding:
     def traces_layers_once(self) -> bool:
         """Whether identical layers of a stack are traced once, on any platform.
 
-        Gain: tracing the step of GPT-2 124M takes 1.0 s instead of 2.4.
+        Gain: tracing the step of GPT-2 124M takes 1.0 s instead of 2.4; the first answer of a Llama
+        of 30 layers 2 CPU s less of 9.
         """
         return self.tuned
+
+    def with_tuning(self) -> "ActivationSharding":
+        """Returns the same placement, for programs that nobody looks into."""
+        return dataclasses.replace(self, tuned=True)
 
     def without_tuning(self) -> "ActivationSharding":
         """Returns the same placement, for programs that are read layer by layer."""

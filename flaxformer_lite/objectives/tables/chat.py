@@ -136,7 +136,7 @@ def variables_of(row: Row, messages: Messages, number: int) -> Json:
     return variables.pop("chat_template_kwargs", {}) | variables
 
 
-def _with_parsed_calls(message: Any, number: int, role: str) -> Any:
+def _with_parsed_calls(message: object, number: int, role: str) -> object:
     """Parses tool calls that are one text of JSON, as columns of one type have them."""
     if not isinstance(message, dict) or not isinstance(message.get("tool_calls"), str):
         return message
