@@ -1,6 +1,7 @@
 """Flags of all commands: both spellings, with underscores and with hyphens, are read."""
 
 import argparse
+import re
 
 import pytest
 
@@ -12,6 +13,7 @@ def test_flags_are_declared_with_underscores(name):
     """A hyphen on the command line becomes one before flags are looked up."""
     parser = argparse.ArgumentParser()
     COMMANDS[name].add_arguments(parser)
-    flags = [flag for action in parser._actions for flag in action.option_strings]
+    lines = [line for line in parser.format_help().splitlines() if line.startswith("  -")]
+    flags = re.findall(r"--[\w-]+", "\n".join(lines))
     assert flags
     assert not [flag for flag in flags if "-" in flag.removeprefix("--")[1:]]
