@@ -1,0 +1,129 @@
+"""What `predict` prints for published heads, beside the libraries that publish them."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import flaxformer_lite
+from flaxformer_lite.__main__ import main
+from flaxformer_lite.config import ConfigError, to_config_dict
+from flaxformer_lite.objectives.tables.reranking import Reranking
+from flaxformer_lite.runs.evaluate_file import open_trained
+from flaxformer_lite.runs.start.adopt import read_experiment
+from tests.objectives import learned
+
+ROOT = Path(__file__).parents[1] / "fixtures" / "heads"
+EXPECTED = json.loads((ROOT / "expected.json").read_text())
+RERANK = EXPECTED["rerank"]
+
+
+def folder_of(name, where, **fields):
+    folder = Path(shutil.copytree(ROOT / name, where / name, dirs_exist_ok=True))
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    return folder
+
+
+def predict(folder, rows, where, *flags):
+    data = learned.write(where / "rows.jsonl", rows)
+    output = where / "predicted.jsonl"
+    output.unlink(missing_ok=True)
+    main(["predict", "--model", str(folder), "--data", data, "--output", str(output), *flags])
+    return [json.loads(line) for line in output.read_text().splitlines()]
+
+
+def numbers(rows):
+    return [row["prediction"] for row in rows]
+
+
+def activation_of(name):
+    return {"sentence_transformers": {"activation_fn": f"torch.nn.modules.any.{name}"}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "activation"),
+    [
+        ({"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}, "Identity"),
+        ({"sbert_ce_default_activation_function": None}, "Sigmoid"),
+        ({"sentence_transformers": {"version": "4.1.0"}}, "Sigmoid"),
+        (activation_of("Identity"), "Identity"),
+    ],
+)
+def test_a_cross_encoder_scores_as_sentence_transformers_does(tmp_path, fields, activation):
+    folder = folder_of("reranker", tmp_path, **fields)
+    due = RERANK["scores"][activation]
+    np.testing.assert_allclose(numbers(predict(folder, RERANK["rows"], tmp_path)), due, atol=5e-6)
+
+
+def test_a_folder_of_version_6_keeps_its_activation_when_converted(tmp_path):
+    folder = folder_of("reranker", tmp_path)
+    config = folder / "config_sentence_transformers.json"
+    config.write_text(json.dumps(RERANK["config"]))
+    main(["convert", str(folder), str(tmp_path / "again")])
+    found = numbers(predict(tmp_path / "again", RERANK["rows"], tmp_path))
+    np.testing.assert_allclose(found, RERANK["scores"]["Tanh"], atol=5e-6)
+    card = (tmp_path / "again" / "README.md").read_text()
+    assert "text-ranking" in card and 'CrossEncoder("again")' in card
+
+
+def test_a_cross_encoder_is_evaluated_by_its_ranks(tmp_path, capsys):
+    folder = folder_of("reranker", tmp_path, **activation_of("Identity"))
+    data = learned.write(tmp_path / "rows.jsonl", RERANK["rows"])
+    main(["evaluate", "--model", str(folder), "--data", data, "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert {name: found[name] for name in ("mrr_10", "ndcg_10")} == pytest.approx(RERANK["metrics"])
+
+
+def test_what_says_nothing_of_a_cross_encoder_is_a_classifier(tmp_path):
+    kinds = [{}, activation_of("Sigmoid") | {"id2label": {"0": "a", "1": "b"}}]
+    for fields in kinds:
+        folder = folder_of("reranker", tmp_path, num_labels=len(fields.get("id2label", "1")))
+        trained = open_trained(folder)
+        assert type(trained.cfg.objective).__name__ == "Classification"
+
+
+@pytest.mark.parametrize(
+    ("described", "message"),
+    [
+        ({"activation_fn": "mine.Own"}, r"activation is 'mine\.Own': read are CELU"),
+        (
+            {"default_prompt_name": "query", "prompts": {"query": "q: "}},
+            "default_prompt_name: a prompt of a cross-encoder is not put before",
+        ),
+    ],
+)
+def test_a_cross_encoder_of_another_kind_is_refused(tmp_path, described, message):
+    folder = folder_of("reranker", tmp_path)
+    config = folder / "config_sentence_transformers.json"
+    config.write_text(json.dumps(RERANK["config"] | described))
+    with pytest.raises(ConfigError, match=message):
+        open_trained(folder)
+
+
+def test_a_run_its_folder_and_a_run_from_that_give_the_same_numbers(tmp_path):
+    """Pairs are longer than an example of the run, and cut alike."""
+    cfg = learned.config(tmp_path, Reranking(), RERANK["rows"], length=12, steps=2)
+    flaxformer_lite.run(cfg, tmp_path / "run")
+    due = numbers(predict(tmp_path / "run", RERANK["rows"], tmp_path))
+    assert all(0 < one < 1 for one in due) and len(set(due)) > 40
+    main(["convert", str(tmp_path / "run"), str(tmp_path / "published")])
+    found = numbers(predict(tmp_path / "published", RERANK["rows"], tmp_path))
+    np.testing.assert_allclose(found, due, atol=1e-6)
+
+
+@pytest.mark.parametrize("activation", ["Identity", "Sigmoid"])
+def test_training_goes_on_from_a_cross_encoders_head_and_activation(tmp_path, activation):
+    folder = folder_of("reranker", tmp_path, **activation_of(activation))
+    page = to_config_dict(learned.config(tmp_path, Reranking(), RERANK["rows"], steps=1))
+    page.train.init_from = str(folder)
+    page.data.tokenizer.path = ""
+    page.data.length = 20
+    page.optimizer.learning_rate = 1e-20  # one step, which changes nothing
+    flaxformer_lite.run(page, tmp_path / "run")
+    found = numbers(predict(tmp_path / "run", RERANK["rows"], tmp_path))
+    np.testing.assert_allclose(found, RERANK["scores"][activation], atol=5e-6)
+    page.train.init_from = str(tmp_path / "run")
+    assert read_experiment(page).objective.activation == activation
