@@ -172,10 +172,26 @@ def zero_shot() -> dict:
     return expected
 
 
+def problems() -> dict:
+    """Returns the scores of a classifier's labels by its problem_type."""
+    found = {}
+    for problem in ("single_label_classification", "multi_label_classification", "regression"):
+        classify = pipeline("text-classification", model=str(OUT / "nli_bart"), device="cpu")
+        classify.model.config.problem_type = problem
+        labels = NLI["bart"][2]
+        rows = []
+        for scores in classify(TEXTS[:2], top_k=None):
+            by_label = {each["label"]: each["score"] for each in scores}
+            rows.append([round(by_label[label], 6) for label in labels])
+        found[problem] = rows
+    return found
+
+
 def main() -> None:
     torch.manual_seed(0)
     shutil.rmtree(OUT, ignore_errors=True)
     expected = {"rerank": rerank(random.Random(0)), "zero_shot": zero_shot()}
+    expected["problems"] = problems()
     (OUT / "expected.json").write_text(json.dumps(expected) + "\n")
 
 

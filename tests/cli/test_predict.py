@@ -11,13 +11,15 @@ import flaxformer_lite
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.config import ConfigError, to_config_dict
 from flaxformer_lite.objectives.tables.reranking import Reranking
-from flaxformer_lite.runs.evaluate_file import open_trained
+from flaxformer_lite.objectives.tables.zero_shot import ZeroShot
+from flaxformer_lite.runs.evaluate_file import open_file, open_trained
 from flaxformer_lite.runs.start.adopt import read_experiment
 from tests.objectives import learned
 
 ROOT = Path(__file__).parents[1] / "fixtures" / "heads"
 EXPECTED = json.loads((ROOT / "expected.json").read_text())
 RERANK = EXPECTED["rerank"]
+ZERO_SHOT = EXPECTED["zero_shot"]
 
 
 def folder_of(name, where, **fields):
@@ -127,3 +129,85 @@ def test_training_goes_on_from_a_cross_encoders_head_and_activation(tmp_path, ac
     np.testing.assert_allclose(found, RERANK["scores"][activation], atol=5e-6)
     page.train.init_from = str(tmp_path / "run")
     assert read_experiment(page).objective.activation == activation
+
+
+@pytest.mark.parametrize("model", ["bart", "deberta", "roberta"])
+@pytest.mark.parametrize("way", ["single", "multi", "lone"])
+def test_labels_by_what_a_text_entails_score_as_in_transformers(tmp_path, model, way):
+    """The third text is cut, and its hypotheses are not."""
+    labels = ZERO_SHOT["labels"]
+    due = ZERO_SHOT["scores"][model][way]
+    flags = []
+    if way == "multi":
+        flags = ["--multi-label"]
+    if way == "lone":
+        labels = labels[:1]
+        due = [[share] for share in due]
+    flags += ["--labels", ", ".join(labels), "--hypothesis", ZERO_SHOT["hypothesis"]]
+    rows = [{"text": text} for text in ZERO_SHOT["texts"]]
+    found = predict(ROOT / f"nli_{model}", rows, tmp_path, *flags)
+    shares = [[row[f"probability_{label}"] for label in labels] for row in found]
+    np.testing.assert_allclose(shares, due, atol=5e-6)
+    for row, of_row in zip(found, shares, strict=True):
+        chosen = labels[int(np.argmax(of_row))]
+        if way != "single":
+            above = [label for label, share in zip(labels, of_row, strict=True) if share > 0.5]
+            chosen = ";".join(above)
+        assert row["prediction"] == chosen
+
+
+@pytest.mark.parametrize(
+    ("model", "flags", "message"),
+    [
+        ("reranker", ["--labels", "a,b"], "a label entailment; this model's are none: choose"),
+        ("nli_bart", ["--labels", " ,"], "--labels: names no label"),
+        ("nli_bart", ["--labels=a", "--hypothesis=a"], "--hypothesis='a': must have {} in place"),
+        ("nli_bart", ["--multi_label"], "--hypothesis, --multi_label: are for --labels"),
+    ],
+)
+def test_labels_that_cannot_be_predicted_are_refused(tmp_path, capsys, model, flags, message):
+    data = learned.write(tmp_path / "rows.jsonl", [{"text": "one"}])
+    with pytest.raises(SystemExit):
+        main(["predict", "--model", str(ROOT / model), "--data", data, *flags])
+    error = capsys.readouterr().err
+    assert message in error and len(error.strip().splitlines()) == 1
+
+
+def test_a_classifier_without_entailment_names_its_labels(tmp_path):
+    folder = folder_of("nli_bart", tmp_path, id2label={"0": "no", "1": "maybe", "2": "yes"})
+    classes = open_trained(folder).cfg.objective.class_names
+    with pytest.raises(ConfigError, match="this model's are no, maybe, yes: choose another"):
+        ZeroShot.of_classes(classes, ("a",), "{}", multi_label=False)
+
+
+@pytest.mark.parametrize("problem", EXPECTED["problems"])
+def test_labels_and_problem_type_are_those_of_the_folder(tmp_path, problem):
+    folder = folder_of("nli_bart", tmp_path, problem_type=problem)
+    rows = [{"text": text} for text in ZERO_SHOT["texts"][:2]]
+    found = predict(folder, rows, tmp_path)
+    labels = ("contradiction", "neutral", "entailment")
+    for row, due in zip(found, EXPECTED["problems"][problem], strict=True):
+        by_label = dict(zip(labels, due, strict=True))
+        chosen = {"prediction": max(labels, key=by_label.get)}
+        kind = "probability"
+        if problem == "multi_label_classification":
+            above = [label for label in labels if by_label[label] > 0.5]
+            chosen = {"prediction": ";".join(above)}
+        if problem == "regression":
+            chosen = {}
+            kind = "prediction"
+        shares = {f"{kind}_{label}": pytest.approx(by_label[label], abs=5e-6) for label in labels}
+        assert row == {"text": row["text"], **chosen, **shares}
+    if problem == "regression":
+        data = learned.write(tmp_path / "known.jsonl", [{"text": "one", "label": 1.5}])
+        with pytest.raises(
+            ConfigError, match=r"row 1: label is one number, .* predicts 3 \(contra"
+        ):
+            open_file(open_trained(folder), data)
+
+
+def test_a_head_of_one_number_prints_it(tmp_path):
+    folder = folder_of("reranker", tmp_path, problem_type="regression")
+    rows = [{"text": row["query"], "text2": row["passage"]} for row in RERANK["rows"]]
+    due = RERANK["scores"]["Identity"]
+    np.testing.assert_allclose(numbers(predict(folder, rows, tmp_path)), due, atol=5e-6)
