@@ -406,7 +406,7 @@ def write_sentence_layers(folder: Path, layers: SentenceLayers, *, width: int) -
       width: the width of the encoder.
     """
     package = "sentence_transformers.models"
-    config: Json = {"similarity_fn_name": layers.similarity}
+    config: Json = {"similarity_fn_name": layers.similarity, "prompts": dict(layers.prompts)}
     described: Json = {"max_seq_length": layers.limit, "do_lower_case": False}
     files: dict[str, tuple[str, Json]] = {"": ("Transformer", {})}
     if layers.kind == "sparse":
@@ -416,7 +416,7 @@ def write_sentence_layers(folder: Path, layers: SentenceLayers, *, width: int) -
         files = {"": ("MLMTransformer", {}), "1_SpladePooling": ("SpladePooling", pooled)}
     elif layers.kind == "multi_vector":
         late = layers.late
-        config |= {"model_type": "MultiVectorEncoder", "prompts": dict(layers.prompts)}
+        config["model_type"] = "MultiVectorEncoder"
         described |= {"query_length": late.query_limit, "document_length": late.document_limit}
         if late.expansion:
             described["query_expansion"] = {
@@ -456,7 +456,13 @@ def trained_layers(fields: Json, limit: int) -> SentenceLayers | None:
     late = LateInteractionSettings(**fields.pop("late", {}))
     if kind == "sparse":
         return SentenceLayers(
-            pooling, limit, normalize=False, similarity="dot", kind=kind, activation=activation
+            pooling,
+            limit,
+            normalize=False,
+            prompts=prompts,
+            similarity="dot",
+            kind=kind,
+            activation=activation,
         )
     if kind == "multi_vector":
         return SentenceLayers(
@@ -464,7 +470,7 @@ def trained_layers(fields: Json, limit: int) -> SentenceLayers | None:
         )
     if not pooling:
         return None
-    return SentenceLayers(pooling, limit)
+    return SentenceLayers(pooling, limit, prompts=prompts)
 
 
 def copy_sentence_layers(source: Path, folder: Path) -> None:

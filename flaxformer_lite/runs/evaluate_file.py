@@ -200,12 +200,14 @@ def _objective_of(path: Path, model: nn.Module) -> Objective:
     published = folder.read_config(path) | {"head": head, "activation": activation}
     if "pooling" in cls.adopts:
         layers = read_sentence_layers(path)
-        if layers.prompt() and not layers.include_prompt:
+        default = layers.prompt()
+        prompts = [layers.prompt_of(task) or default for task in ("query", "document")]
+        if any(prompts) and not layers.include_prompt:
             raise ConfigError(
-                f"{path}: pools without the tokens of its prompt {layers.prompt()!r}, which"
-                " evaluate does not; set default_prompt_name to null, or use embed."
+                f"{path}: pools without the tokens of its prompts {prompts!r}, which"
+                " evaluate does not; make default_prompt_name null and prompts empty, or use embed."
             )
-        published |= {"pooling": layers.pooling, "prompt": layers.prompt()}
+        published |= {"pooling": layers.pooling, "prompts": prompts}
     labels = tuple(read_labels(path)) if "labels" in cls.adopts else ()
     return cls.of_published(published, labels)
 

@@ -158,7 +158,7 @@ def _facts(names: Collection[str], init_from: str, path: Path, allowed: registry
                 f"train.init_from={init_from}: has a dense layer after pooling, which is not"
                 " trained; remove it from its modules.json to start from the encoder alone."
             )
-        facts["pooling"] = layers.pooling
+        facts |= {"pooling": layers.pooling, "prompts": layers.prompts}
     if "activation" in names:
         run = find_run_config(path, allow_plugins=allowed)
         if run is None:
