@@ -30,7 +30,7 @@ from flaxformer_lite.pretrained.sentences import (
     OLD_ACTIVATION,
     SentenceLayers,
     copy_sentence_layers,
-    read_score_activation,
+    is_cross_encoder,
     write_sentence_layers,
 )
 from flaxformer_lite.pretrained.tensor_names import by_layer, shapes_side_by_side
@@ -144,9 +144,7 @@ def write_companions(
     elif like is not None:
         config = _travel(like, folder, config, {"pad_token_id", *published.all_fields})
         is_scorer = cfg.head == "sequence_classification" and cfg.num_labels == 1
-        if cfg.head in ("none", "encoder", "masked_lm") or (
-            is_scorer and read_score_activation(like)
-        ):
+        if cfg.head in ("none", "encoder", "masked_lm") or (is_scorer and is_cross_encoder(like)):
             copy_sentence_layers(like, folder)
     if labels is not None:
         config |= hf_config.write_labels(labels, cfg)

@@ -209,27 +209,25 @@ def read_sentence_layers(folder: Path) -> SentenceLayers:
     return layers
 
 
+def is_cross_encoder(folder: Path) -> bool:
+    """Returns whether a folder says that it scores pairs of texts, by one number."""
+    config, described = _score_settings(folder)
+    labels = config.get("id2label") or range(config.get("num_labels") or 2)
+    if len(labels) != 1:
+        return False
+    marks = {"sentence_transformers", OLD_ACTIVATION} & config.keys()
+    return bool(marks) or described.get("model_type") == "CrossEncoder"
+
+
 def read_score_activation(folder: Path) -> str:
     """Reads what a cross-encoder applies to its score, a name of TORCH_ACTIVATIONS.
 
     As in sentence-transformers, newer files come first, and a score without one is a sigmoid.
 
-    Returns:
-      The name; "" if the folder does not say that it is a cross-encoder of one score.
-
     Raises:
       ConfigError: the activation is another, or queries have a prompt.
     """
-    path = folder / "config_sentence_transformers.json"
-    described = _optional(path, {"model_type": str, "activation_fn": str})
-    kinds: dict[str, Kind] = {"id2label": dict, "num_labels": int, "sentence_transformers": dict}
-    config = _optional(folder / "config.json", {**kinds, OLD_ACTIVATION: str})
-    if len(config.get("id2label") or range(config.get("num_labels", 2))) != 1:
-        return ""
-    is_old = OLD_ACTIVATION in config
-    is_new = described.get("model_type") == "CrossEncoder" or "sentence_transformers" in config
-    if not is_old and not is_new:
-        return ""
+    config, described = _score_settings(folder)
     stated = config.get("sentence_transformers") or {}
     named = described.get("activation_fn") or stated.get("activation_fn")
     named = str(named or config.get(OLD_ACTIVATION) or "Sigmoid")
@@ -239,12 +237,19 @@ def read_score_activation(folder: Path) -> str:
             f"{folder}: the score's activation is {quote_value(named)}: read are"
             f" {', '.join(TORCH_ACTIVATIONS)}."
         )
-    if _prompts(path)[1]:
+    if described.get("default_prompt_name"):
         raise ConfigError(
-            f"{path}: default_prompt_name: a prompt of a cross-encoder is not put before its"
-            " queries here; make it null, and write the prompt into the queries."
+            f"{folder}/{FILES[2]}: default_prompt_name: a prompt of a cross-encoder is not put"
+            " before its queries here; make it null, and write the prompt into the queries."
         )
     return activation
+
+
+def _score_settings(folder: Path) -> tuple[Json, Json]:
+    """Reads config.json, and what version 6 of sentence-transformers writes beside it."""
+    kinds: dict[str, Kind] = {"id2label": dict, "num_labels": int, "sentence_transformers": dict}
+    config = _optional(folder / "config.json", {**kinds, OLD_ACTIVATION: str})
+    return config, _optional(folder / FILES[2], {"model_type": str, "activation_fn": str})
 
 
 def _transformer(folder: Path) -> Json:

@@ -31,7 +31,11 @@ from flaxformer_lite.objectives.of_head import of_head
 from flaxformer_lite.open_model import load_pretrained
 from flaxformer_lite.pretrained import folder
 from flaxformer_lite.pretrained.load import read_labels
-from flaxformer_lite.pretrained.sentences import read_score_activation, read_sentence_layers
+from flaxformer_lite.pretrained.sentences import (
+    is_cross_encoder,
+    read_score_activation,
+    read_sentence_layers,
+)
 from flaxformer_lite.runs import packing
 from flaxformer_lite.runtime.progress import count_progress
 from flaxformer_lite.text import tokenizer
@@ -182,11 +186,10 @@ def open_file(trained: Trained, path: str, *, predicts: bool = False) -> Dataset
 def _objective_of(path: Path, model: nn.Module) -> Objective:
     head = model.cfg.head
     name = of_head(head, model.skeleton)
-    activation = ""
-    if head == "sequence_classification":
-        activation = read_score_activation(path)
-    if activation:
+    published = folder.read_config(path) | {"head": head}
+    if head == "sequence_classification" and is_cross_encoder(path):
         name = "reranking"
+        published["activation"] = read_score_activation(path)
     if not name:
         raise ConfigError(
             f"{path}: the head {head!r} of a {model.cfg.family} has no task; fine-tune it first"
@@ -197,7 +200,6 @@ def _objective_of(path: Path, model: nn.Module) -> Objective:
         raise ConfigError(
             f"{path}: {plugin_name(cls())} has no {model.skeleton}s like this {model.cfg.family}."
         )
-    published = folder.read_config(path) | {"head": head, "activation": activation}
     if "pooling" in cls.adopts:
         layers = read_sentence_layers(path)
         default = layers.prompt()

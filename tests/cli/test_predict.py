@@ -1,6 +1,7 @@
 """What `predict` prints for published heads, beside the libraries that publish them."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import flaxformer_lite
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.config import ConfigError, to_config_dict
+from flaxformer_lite.objectives.tables.classification import Classification
 from flaxformer_lite.objectives.tables.reranking import Reranking
 from flaxformer_lite.objectives.tables.zero_shot import ZeroShot
 from flaxformer_lite.runs.evaluate_file import open_file, open_trained
@@ -60,11 +62,13 @@ def test_a_cross_encoder_scores_as_sentence_transformers_does(tmp_path, fields, 
     np.testing.assert_allclose(numbers(predict(folder, RERANK["rows"], tmp_path)), due, atol=5e-6)
 
 
-def test_a_folder_of_version_6_keeps_its_activation_when_converted(tmp_path):
+def test_a_folder_of_version_6_keeps_its_activation_when_converted(tmp_path, capsys):
     folder = folder_of("reranker", tmp_path)
     config = folder / "config_sentence_transformers.json"
     config.write_text(json.dumps(RERANK["config"]))
     main(["convert", str(folder), str(tmp_path / "again")])
+    main(["inspect", str(tmp_path / "again")])
+    assert re.search(r"^form +safetensors \(reranking\)$", capsys.readouterr().out, re.M)
     found = numbers(predict(tmp_path / "again", RERANK["rows"], tmp_path))
     np.testing.assert_allclose(found, RERANK["scores"]["Tanh"], atol=5e-6)
     card = (tmp_path / "again" / "README.md").read_text()
@@ -80,11 +84,9 @@ def test_a_cross_encoder_is_evaluated_by_its_ranks(tmp_path, capsys):
 
 
 def test_what_says_nothing_of_a_cross_encoder_is_a_classifier(tmp_path):
-    kinds = [{}, activation_of("Sigmoid") | {"id2label": {"0": "a", "1": "b"}}]
-    for fields in kinds:
-        folder = folder_of("reranker", tmp_path, num_labels=len(fields.get("id2label", "1")))
-        trained = open_trained(folder)
-        assert type(trained.cfg.objective).__name__ == "Classification"
+    folders = [ROOT / "reranker", folder_of("nli_roberta", tmp_path, **activation_of("Sigmoid"))]
+    for folder in folders:
+        assert type(open_trained(folder).cfg.objective) is Classification
 
 
 @pytest.mark.parametrize(
@@ -103,6 +105,7 @@ def test_a_cross_encoder_of_another_kind_is_refused(tmp_path, described, message
     config.write_text(json.dumps(RERANK["config"] | described))
     with pytest.raises(ConfigError, match=message):
         open_trained(folder)
+    main(["convert", str(folder), str(tmp_path / "again")])  # its weights are read all the same
 
 
 def test_a_run_its_folder_and_a_run_from_that_give_the_same_numbers(tmp_path):

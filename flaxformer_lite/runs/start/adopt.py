@@ -36,7 +36,7 @@ from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.open_model import open_pretrained
 from flaxformer_lite.pretrained import folder, hf_config
 from flaxformer_lite.pretrained.safetensors import WeightsError
-from flaxformer_lite.pretrained.sentences import read_score_activation
+from flaxformer_lite.pretrained.sentences import is_cross_encoder, read_score_activation
 from flaxformer_lite.pretrained.tokenizer import BYTES
 from flaxformer_lite.runs.start import resume
 from flaxformer_lite.storage.objects import objects_at
@@ -161,10 +161,10 @@ def _facts(names: Collection[str], init_from: str, path: Path, allowed: registry
         facts |= {"pooling": layers.pooling, "prompts": layers.prompts}
     if "activation" in names:
         run = find_run_config(path, allow_plugins=allowed)
-        if run is None:
-            facts["activation"] = read_score_activation(path)
-        else:
+        if run is not None:
             facts |= run.objective.facts()
+        elif is_cross_encoder(path):
+            facts["activation"] = read_score_activation(path)
     return facts
 
 
