@@ -8,7 +8,7 @@ import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Self
+from typing import Annotated, ClassVar, Self
 
 import flax.linen as nn
 import jax
@@ -124,7 +124,7 @@ class Classification(Labelled):
 
     head = "sequence_classification"
     chunked = True
-    columns = (
+    columns: ClassVar[tuple[Column, ...]] = (
         Column("text", TEXTS),
         Column(
             "second", ("sentence2", "text2", "text_pair", "hypothesis", "question2"), optional=True
