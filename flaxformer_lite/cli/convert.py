@@ -24,6 +24,7 @@ from flaxformer_lite.open_model import open_pretrained
 from flaxformer_lite.pretrained import folder, save_adapter
 from flaxformer_lite.pretrained.load import NAMED_HEADS
 from flaxformer_lite.pretrained.save import write_pretrained
+from flaxformer_lite.pretrained.sentences import is_cross_encoder
 from flaxformer_lite.runs.report import model_card
 from flaxformer_lite.runtime.progress import read_progress
 from flaxformer_lite.save_model import base_of, origin_of
@@ -92,7 +93,7 @@ def convert(
             write_pretrained(made, model, watched, like=origin_of(model), shard_bytes=shard_bytes)
         cfg = model.cfg
         kind = "transformers"
-        if (made / "modules.json").exists():
+        if (made / "modules.json").exists() or is_cross_encoder(made):
             kind = "sentence-transformers"
         card = _write_card(
             made, src, dst, source, cfg, params, kind, allow_plugins, is_scored=not auxiliary

@@ -20,6 +20,7 @@ from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig, plugin_n
 from flaxformer_lite.model_folder import is_workdir
 from flaxformer_lite.pretrained import folder, hf_config, tensor_names
 from flaxformer_lite.pretrained.save import published_tensors
+from flaxformer_lite.pretrained.sentences import is_cross_encoder
 from flaxformer_lite.types import Shaped
 
 # The number of a layer in a tensor's name: h.11.ln, layer_11.
@@ -95,6 +96,8 @@ def read(where: Path, family: str | None = None, *, allow_plugins: bool = False)
     named = {}
     for name, tensor in tensor_names.without_prefix(weights, tensors).items():
         named[tensor_names.full_name(weights, cfg, name)] = tensor
+    if is_cross_encoder(where):
+        form += " (reranking)"
     return Contents(form, cfg, "", named)
 
 

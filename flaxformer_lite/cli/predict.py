@@ -2,6 +2,7 @@
 
 import argparse
 import csv
+import dataclasses
 import io
 import itertools
 import json
@@ -12,16 +13,20 @@ import numpy as np
 
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.cli.open_model import folder_of, print_notice, print_warnings
+from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.files.publish import write_file
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.runs.evaluate_file import open_file, open_trained
+from flaxformer_lite.objectives.tables.zero_shot import HYPOTHESIS, ZeroShot
+from flaxformer_lite.runs.evaluate_file import Trained, open_file, open_trained
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of cells that spreadsheets compute
 
 
 def run(args: argparse.Namespace) -> None:
     """Writes the predictions, as csv on stdout if no file is named."""
+    if args.labels is None and (args.hypothesis is not None or args.multi_label):
+        raise ConfigError("--hypothesis, --multi_label: are for --labels; name them.")
     with print_warnings():
         trained = open_trained(
             folder_of(args.model),
@@ -30,6 +35,8 @@ def run(args: argparse.Namespace) -> None:
             allow_plugins=args.allow_plugins,
             **options_of(args),
         )
+        if args.labels is not None:
+            trained = _with_labels(trained, args)
         data = open_file(trained, args.data, predicts=True)
         _, predictions = trained.evaluate(data, scored=False)
         rows = predicted_rows(data, predictions)
@@ -39,6 +46,18 @@ def run(args: argparse.Namespace) -> None:
     else:
         text = _delimited(_for_spreadsheets(rows, args.escape_formulas), ",")
         command_line.print_text(text, end="")
+
+
+def _with_labels(trained: Trained, args: argparse.Namespace) -> Trained:
+    """Returns a model of natural-language inference with the labels of the command line."""
+    labels = filter(None, map(str.strip, args.labels.split(",")))
+    objective = ZeroShot.of_classes(
+        trained.cfg.objective.class_names,
+        tuple(dict.fromkeys(labels)),
+        args.hypothesis or HYPOTHESIS,
+        multi_label=args.multi_label,
+    )
+    return trained._replace(cfg=dataclasses.replace(trained.cfg, objective=objective))
 
 
 def options_of(args: argparse.Namespace) -> Json:

@@ -5,7 +5,7 @@ The metrics are those of sentence-transformers' InformationRetrievalEvaluator.
 
 import functools
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.inference.embed import Similarity, Vectors
+from flaxformer_lite.objectives.tables.retrieval import sum_discounted
 
 CHUNK = 4096  # documents embedded and compared at a time
 BLOCK = 256  # queries compared with them at a time
@@ -125,7 +126,7 @@ def _metrics(hits: Sequence[str], relevant: Collection[str]) -> dict[str, float]
     ideal = range(1, min(10, len(relevant)) + 1)
     precisions = [number / rank for number, rank in enumerate(ranks, start=1)]
     values = {
-        "ndcg_10": _gain(first_ranks) / _gain(ideal),
+        "ndcg_10": sum_discounted(first_ranks) / sum_discounted(ideal),
         "mrr_10": 1 / first_ranks[0] if first_ranks else 0.0,
         "map_100": math.fsum(precisions) / min(DEEPEST, len(relevant)),
     }
@@ -136,8 +137,3 @@ def _metrics(hits: Sequence[str], relevant: Collection[str]) -> dict[str, float]
     for k in CUTOFFS:
         values[f"accuracy_{k}"] = float(any(right[:k]))
     return values
-
-
-def _gain(ranks: Iterable[int]) -> float:
-    """Computes the discounted gain of right documents at these ranks."""
-    return math.fsum(1 / math.log2(rank + 1) for rank in ranks)

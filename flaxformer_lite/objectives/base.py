@@ -214,8 +214,8 @@ class Objective(Record, abc.ABC):
         """Returns the objective that a published model was trained for.
 
         Args:
-          published: the model's config.json, with its `head`, and with the `pooling` and `prompt`
-            of a sentence model.
+          published: the model's config.json, with its `head`, with the `pooling` of a sentence
+            model and its `prompts` of a query and a document, and the `activation` of a score.
           labels: the names of its classes.
         """
         return cls()

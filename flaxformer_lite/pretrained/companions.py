@@ -12,12 +12,17 @@ from flaxformer_lite.text import conversations, special_tokens, tokenizer as pla
 
 
 def publish_tokenizer(
-    inner: plain.Tokenizer, model: nn.Module, made: Path, template: str = ""
+    inner: plain.Tokenizer,
+    model: nn.Module,
+    made: Path,
+    template: str = "",
+    limit: int | None = None,
 ) -> Json:
     """Writes a tokenizer with the special tokens of training; returns its fields for config.json.
 
     Without these ids in config.json, transformers assumes the family's usual ones. With a chat
-    template, what it ends turns with also ends texts.
+    template, what it ends turns with also ends texts. With a limit, texts are cut at that many
+    tokens by default.
     """
     generation: Json = {}
     for role in ("pad", "bos", "eos"):
@@ -45,14 +50,14 @@ def publish_tokenizer(
     if inner.file == "tokenizer.model" and model.cfg.family == "t5":
         (made / inner.file).rename(made / "spiece.model")
     if inner.file == "tokenizer.json":
-        _publish_json(inner, model, made)
+        _publish_json(inner, model, made, limit)
     generation.pop("pad_token_id", None)  # would change a model's numbers
     if model.skeleton == "encoder":
         return {}
     return generation
 
 
-def _publish_json(inner: plain.Tokenizer, model: nn.Module, made: Path) -> None:
+def _publish_json(inner: plain.Tokenizer, model: nn.Module, made: Path, limit: int | None) -> None:
     known = tokenizers.Tokenizer.from_str(inner.definition.decode())
     around = special_tokens.usual(inner, model.skeleton)
     if known.post_processor is None and (around.before or around.after):
@@ -74,6 +79,8 @@ def _publish_json(inner: plain.Tokenizer, model: nn.Module, made: Path) -> None:
     config["tokenizer_class"] = "PreTrainedTokenizerFast"
     if model.cfg.has_position_table:
         config["model_max_length"] = model.cfg.max_length
+    if limit is not None:
+        config["model_max_length"] = limit
     names = ["input_ids", "attention_mask"]
     if inner.frame(model.skeleton).second_type and model.cfg.type_vocab_size > 1:
         names.insert(1, "token_type_ids")

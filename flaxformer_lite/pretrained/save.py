@@ -27,8 +27,10 @@ from flaxformer_lite.pretrained.folder import find_foreign, read_config
 from flaxformer_lite.pretrained.harmless_fields import HARMLESS
 from flaxformer_lite.pretrained.safetensors import WeightsError, save_file
 from flaxformer_lite.pretrained.sentences import (
+    OLD_ACTIVATION,
     SentenceLayers,
     copy_sentence_layers,
+    is_cross_encoder,
     write_sentence_layers,
 )
 from flaxformer_lite.pretrained.tensor_names import by_layer, shapes_side_by_side
@@ -141,7 +143,8 @@ def write_companions(
             labels = like.labels
     elif like is not None:
         config = _travel(like, folder, config, {"pad_token_id", *published.all_fields})
-        if cfg.head in ("none", "encoder", "masked_lm"):
+        is_scorer = cfg.head == "sequence_classification" and cfg.num_labels == 1
+        if cfg.head in ("none", "encoder", "masked_lm") or (is_scorer and is_cross_encoder(like)):
             copy_sentence_layers(like, folder)
     if labels is not None:
         config |= hf_config.write_labels(labels, cfg)
@@ -164,7 +167,10 @@ def _write_trained(folder: Path, model: nn.Module, like: TrainedInputs) -> Json:
     cfg = model.cfg
     if like.sentence_layers:
         write_sentence_layers(folder, like.sentence_layers, width=cfg.d_model)
-    fields = publish_tokenizer(like.tokenizer, model, folder, like.chat_template)
+    limit = None
+    if "sentence_transformers" in like.fields:  # a cross-encoder, which cuts pairs by default
+        limit = like.length
+    fields = publish_tokenizer(like.tokenizer, model, folder, like.chat_template, limit)
     if cfg.num_labels == max(1, len(like.labels)):
         fields = fields | dict(like.fields)
     return fields
@@ -269,7 +275,7 @@ def _travel(like: Path, path: Path, config: Json, written: set[str]) -> Json:
     labels_fit = len(Fields(old).get("id2label", {})) == len(config["id2label"])
     kept = HARMLESS - DECIDED_HERE - written
     if not labels_fit:
-        kept -= {"id2label", "label2id"}
+        kept -= {"id2label", "label2id", "sentence_transformers", OLD_ACTIVATION}
     return config | {key: value for key, value in old.items() if key in kept}
 
 

@@ -1,17 +1,13 @@
 """The format of sentence-transformers: pooling, and the layers after it."""
 
-import functools
 import json
 import shutil
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import (
@@ -24,9 +20,11 @@ from flaxformer_lite.files.read import (
     read_object,
 )
 from flaxformer_lite.nn.functions import splade
+from flaxformer_lite.nn.functions.activations import TORCH_ACTIVATIONS
 from flaxformer_lite.pretrained.safetensors import WeightsError, open_file
 
 FILES = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
+OLD_ACTIVATION = "sbert_ce_default_activation_function"  # in config.json, before version 4
 # The name of each, as all versions read it.
 MODES = {
     "pooling_mode_cls_token": "first",
@@ -43,27 +41,6 @@ NEWER = {  # as newer versions write it
     "mean_sqrt_len_tokens": "mean_sqrt",
     "weightedmean": "weighted_mean",
     "lasttoken": "last",
-}
-ACTIVATIONS: dict[str, Callable[[ArrayLike], jax.Array]] = {  # of torch.nn, with its defaults
-    "CELU": jax.nn.celu,
-    "ELU": jax.nn.elu,
-    "GELU": functools.partial(jax.nn.gelu, approximate=False),
-    "Hardsigmoid": jax.nn.hard_sigmoid,
-    "Hardswish": jax.nn.hard_swish,
-    "Hardtanh": jax.nn.hard_tanh,
-    "Identity": jnp.asarray,
-    "LeakyReLU": jax.nn.leaky_relu,
-    "LogSigmoid": jax.nn.log_sigmoid,
-    "Mish": jax.nn.mish,
-    "ReLU": jax.nn.relu,
-    "ReLU6": jax.nn.relu6,
-    "SELU": jax.nn.selu,
-    "SiLU": jax.nn.silu,
-    "Sigmoid": jax.nn.sigmoid,
-    "Softplus": jax.nn.softplus,
-    "Softsign": jax.nn.soft_sign,
-    "Tanh": jax.nn.tanh,
-    "Tanhshrink": lambda x: jnp.asarray(x) - jax.nn.tanh(x),
 }
 LATE_CLASSES = {  # the classes of a multi-vector model's layers
     "Transformer": "sentence_transformers.base.modules.transformer.Transformer",
@@ -174,7 +151,7 @@ class SentenceLayers(NamedTuple):
         """Applies what comes after pooling, in float32."""
         for layer in self.dense:
             dense_NO = pooled_ND @ layer.kernel_DO + layer.bias_O
-            pooled_ND = np.asarray(ACTIVATIONS[layer.activation](dense_NO))
+            pooled_ND = np.asarray(TORCH_ACTIVATIONS[layer.activation](dense_NO))
         if self.size > pooled_ND.shape[-1]:
             raise ConfigError(
                 f"size={self.size}: the model's vectors have {pooled_ND.shape[-1]} values; choose"
@@ -230,6 +207,49 @@ def read_sentence_layers(folder: Path) -> SentenceLayers:
                 " order."
             )
     return layers
+
+
+def is_cross_encoder(folder: Path) -> bool:
+    """Returns whether a folder says that it scores pairs of texts, by one number."""
+    config, described = _score_settings(folder)
+    labels = config.get("id2label") or range(config.get("num_labels") or 2)
+    if len(labels) != 1:
+        return False
+    marks = {"sentence_transformers", OLD_ACTIVATION} & config.keys()
+    return bool(marks) or described.get("model_type") == "CrossEncoder"
+
+
+def read_score_activation(folder: Path) -> str:
+    """Reads what a cross-encoder applies to its score, a name of TORCH_ACTIVATIONS.
+
+    As in sentence-transformers, newer files come first, and a score without one is a sigmoid.
+
+    Raises:
+      ConfigError: the activation is another, or queries have a prompt.
+    """
+    config, described = _score_settings(folder)
+    stated = config.get("sentence_transformers") or {}
+    named = described.get("activation_fn") or stated.get("activation_fn")
+    named = str(named or config.get(OLD_ACTIVATION) or "Sigmoid")
+    activation = named.rpartition(".")[2]
+    if activation not in TORCH_ACTIVATIONS:
+        raise ConfigError(
+            f"{folder}: the score's activation is {quote_value(named)}: read are"
+            f" {', '.join(TORCH_ACTIVATIONS)}."
+        )
+    if described.get("default_prompt_name"):
+        raise ConfigError(
+            f"{folder}/{FILES[2]}: default_prompt_name: a prompt of a cross-encoder is not put"
+            " before its queries here; make it null, and write the prompt into the queries."
+        )
+    return activation
+
+
+def _score_settings(folder: Path) -> tuple[Json, Json]:
+    """Reads config.json, and what version 6 of sentence-transformers writes beside it."""
+    kinds: dict[str, Kind] = {"id2label": dict, "num_labels": int, "sentence_transformers": dict}
+    config = _optional(folder / "config.json", {**kinds, OLD_ACTIVATION: str})
+    return config, _optional(folder / FILES[2], {"model_type": str, "activation_fn": str})
 
 
 def _transformer(folder: Path) -> Json:
@@ -391,7 +411,7 @@ def write_sentence_layers(folder: Path, layers: SentenceLayers, *, width: int) -
       width: the width of the encoder.
     """
     package = "sentence_transformers.models"
-    config: Json = {"similarity_fn_name": layers.similarity}
+    config: Json = {"similarity_fn_name": layers.similarity, "prompts": dict(layers.prompts)}
     described: Json = {"max_seq_length": layers.limit, "do_lower_case": False}
     files: dict[str, tuple[str, Json]] = {"": ("Transformer", {})}
     if layers.kind == "sparse":
@@ -401,7 +421,7 @@ def write_sentence_layers(folder: Path, layers: SentenceLayers, *, width: int) -
         files = {"": ("MLMTransformer", {}), "1_SpladePooling": ("SpladePooling", pooled)}
     elif layers.kind == "multi_vector":
         late = layers.late
-        config |= {"model_type": "MultiVectorEncoder", "prompts": dict(layers.prompts)}
+        config["model_type"] = "MultiVectorEncoder"
         described |= {"query_length": late.query_limit, "document_length": late.document_limit}
         if late.expansion:
             described["query_expansion"] = {
@@ -441,7 +461,13 @@ def trained_layers(fields: Json, limit: int) -> SentenceLayers | None:
     late = LateInteractionSettings(**fields.pop("late", {}))
     if kind == "sparse":
         return SentenceLayers(
-            pooling, limit, normalize=False, similarity="dot", kind=kind, activation=activation
+            pooling,
+            limit,
+            normalize=False,
+            prompts=prompts,
+            similarity="dot",
+            kind=kind,
+            activation=activation,
         )
     if kind == "multi_vector":
         return SentenceLayers(
@@ -449,7 +475,7 @@ def trained_layers(fields: Json, limit: int) -> SentenceLayers | None:
         )
     if not pooling:
         return None
-    return SentenceLayers(pooling, limit)
+    return SentenceLayers(pooling, limit, prompts=prompts)
 
 
 def copy_sentence_layers(source: Path, folder: Path) -> None:
@@ -524,11 +550,11 @@ def _dense(folder: Path, of: str = "sentence_embedding") -> Dense:
     config = read_object(folder / "config.json", DENSE)
     activation = str(config.get("activation_function", "Tanh")).rpartition(".")[2]
     name = config.get("module_input_name", of)
-    if activation not in ACTIVATIONS or config.get("use_residual") or name != of:
+    if activation not in TORCH_ACTIVATIONS or config.get("use_residual") or name != of:
         what = "the sentence's vector" if of == "sentence_embedding" else "the tokens' vectors"
         raise ConfigError(
             f"{path}: activation_function={quote_value(activation)}: read are"
-            f" {', '.join(ACTIVATIONS)}, of {what} and without a residual."
+            f" {', '.join(TORCH_ACTIVATIONS)}, of {what} and without a residual."
         )
     if not (folder / "model.safetensors").is_file():
         raise WeightsError(

@@ -24,13 +24,18 @@ from flaxformer_lite.data.padding import Buckets, Packer
 from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.inference.writer import make_writer
+from flaxformer_lite.model_details import load_tokenizer
 from flaxformer_lite.model_folder import find_run_config
 from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.objectives.of_head import of_head
 from flaxformer_lite.open_model import load_pretrained
 from flaxformer_lite.pretrained import folder
 from flaxformer_lite.pretrained.load import read_labels
-from flaxformer_lite.pretrained.sentences import read_sentence_layers
+from flaxformer_lite.pretrained.sentences import (
+    is_cross_encoder,
+    read_score_activation,
+    read_sentence_layers,
+)
 from flaxformer_lite.runs import packing
 from flaxformer_lite.runtime.progress import count_progress
 from flaxformer_lite.text import tokenizer
@@ -38,7 +43,7 @@ from flaxformer_lite.training import evaluate, program
 from flaxformer_lite.training.bound_models import Models
 from flaxformer_lite.types import Params
 
-USUAL_LENGTH = 512  # tokens of an example, unless the published model specifies it
+USUAL_LENGTH = 512  # tokens of an example, unless the published folder specifies it
 
 
 Item = TypeVar("Item")
@@ -136,11 +141,16 @@ def open_trained(
             )
     else:
         words = tokenizer.load(path)
+        objective = _objective_of(path, model)
         longest = USUAL_LENGTH
+        if objective.reads_tables:  # cut where the libraries that publish such folders cut
+            longest = load_tokenizer(path, family=family).max_length or USUAL_LENGTH
+        if "pooling" in objective.adopts:
+            longest = min(longest, read_sentence_layers(path).limit or longest)
         if model.cfg.has_position_table:
             longest = min(longest, model.cfg.max_length)
         data = DataConfig(tokenizer=TokenizerConfig(path=str(path)), length=longest)
-        cfg = ExperimentConfig(model=model.cfg, objective=_objective_of(path, model), data=data)
+        cfg = ExperimentConfig(model=model.cfg, objective=objective, data=data)
         _check_end(path, cfg, words)
     given = {name: value for name, value in options.items() if value is not None}
     size = given.pop("batch_size", cfg.train.batch_size)
@@ -176,6 +186,10 @@ def open_file(trained: Trained, path: str, *, predicts: bool = False) -> Dataset
 def _objective_of(path: Path, model: nn.Module) -> Objective:
     head = model.cfg.head
     name = of_head(head, model.skeleton)
+    published = folder.read_config(path) | {"head": head}
+    if head == "sequence_classification" and is_cross_encoder(path):
+        name = "reranking"
+        published["activation"] = read_score_activation(path)
     if not name:
         raise ConfigError(
             f"{path}: the head {head!r} of a {model.cfg.family} has no task; fine-tune it first"
@@ -186,15 +200,16 @@ def _objective_of(path: Path, model: nn.Module) -> Objective:
         raise ConfigError(
             f"{path}: {plugin_name(cls())} has no {model.skeleton}s like this {model.cfg.family}."
         )
-    published = folder.read_config(path) | {"head": head}
     if "pooling" in cls.adopts:
         layers = read_sentence_layers(path)
-        if layers.prompt() and not layers.include_prompt:
+        default = layers.prompt()
+        prompts = [layers.prompt_of(task) or default for task in ("query", "document")]
+        if any(prompts) and not layers.include_prompt:
             raise ConfigError(
-                f"{path}: pools without the tokens of its prompt {layers.prompt()!r}, which"
-                " evaluate does not; set default_prompt_name to null, or use embed."
+                f"{path}: pools without the tokens of its prompts {prompts!r}, which"
+                " evaluate does not; make default_prompt_name null and prompts empty, or use embed."
             )
-        published |= {"pooling": layers.pooling, "prompt": layers.prompt()}
+        published |= {"pooling": layers.pooling, "prompts": prompts}
     labels = tuple(read_labels(path)) if "labels" in cls.adopts else ()
     return cls.of_published(published, labels)
 

@@ -55,18 +55,19 @@ class Frame:
         return len(self.before) + len(self.after) + (texts - 1) * len(self.between)
 
     def join(
-        self, first: Spans, second: Spans | None = None, *, limit: int, keep_first: bool = False
+        self, first: Spans, second: Spans | None = None, *, limit: int, whole: int | None = None
     ) -> Framed:
         """Joins texts to a row of at most `limit` tokens.
 
         Of two texts that are too long the longer loses tokens first, as in transformers'
-        `longest_first`; with `keep_first` only the second does.
+        `longest_first`; with `whole`, 0 or 1, that text does only where the other has none left.
         """
         texts = [first] if second is None else [first, second]
         room = max(limit - self.specials(len(texts)), 0)
         kept = [min(len(first.ids), room)]
-        if second is not None and keep_first:
-            kept.append(min(len(second.ids), room - kept[0]))
+        if second is not None and whole is not None:
+            kept = [min(len(text.ids), room) for text in texts]
+            kept[1 - whole] = min(kept[1 - whole], room - kept[whole])
         elif second is not None:
             kept = list(longest_first(len(first.ids), len(second.ids), room))
         lost = sum(len(text.ids) for text in texts) - sum(kept)

@@ -4,14 +4,14 @@ import pytest
 
 from flaxformer_lite.cli import evaluate
 from flaxformer_lite.objectives.base import Objective
-from flaxformer_lite.objectives.tables.sentence_embeddings import Prompted, SentenceEmbeddings
+from flaxformer_lite.objectives.tables.sentence_embeddings import PairSimilarity
 
 
 class Mine(Objective):
     pass
 
 
-@pytest.mark.parametrize("kind", [SentenceEmbeddings, Prompted, Mine])
+@pytest.mark.parametrize("kind", [PairSimilarity, Mine])
 def test_the_table_names_the_file_of_an_objective(kind):
     name = evaluate.name_of_objective(kind)
     assert name == (f"{__name__}:Mine" if kind is Mine else "sentence_embeddings")

@@ -40,7 +40,9 @@ def test_scores_are_of_the_first_right_passage_of_each_query(tmp_path):
     task, records = learned.encoded(Reranking(), ROWS, tmp_path, length=8)
     data = type("Data", (), {"records": records, "splits": {"train": records, "eval": records}})
     found = task.scores({"logits": np.asarray([2.0, 1.0, 5.0, 4.0, 0.0])}, np.arange(5), data)
-    assert found == {"mrr": 0.75, "recall_1": 0.5, "recall_10": 1.0}
+    recalls = {"recall_1": 0.5, "recall_10": 1.0}
+    gain = (1 / np.log2(3) + 1) / 2
+    assert found == {"mrr": 0.75, **recalls, "mrr_10": 0.75, "ndcg_10": pytest.approx(gain)}
     # the second query has no word in common: a tie
     assert task.baseline(data, task.fit_baseline(data)) == (
         "tf-idf",

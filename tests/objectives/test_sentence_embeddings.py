@@ -1,4 +1,7 @@
+import json
 import random
+import shutil
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -6,9 +9,13 @@ import numpy as np
 import pytest
 
 import flaxformer_lite
-from flaxformer_lite.config import ConfigError, MeshConfig
+from flaxformer_lite.__main__ import main
+from flaxformer_lite.config import ConfigError, MeshConfig, to_config_dict
 from flaxformer_lite.nn.functions.pooling import truncate_vectors
+from flaxformer_lite.objectives.tables.late_interaction import LateInteraction
 from flaxformer_lite.objectives.tables.sentence_embeddings import SentenceEmbeddings, batch_logits
+from flaxformer_lite.objectives.tables.sparse_embeddings import SparseEmbeddings
+from flaxformer_lite.pretrained.sentences import trained_layers
 from flaxformer_lite.runs.start import initial_state, setup
 from tests.objectives import learned
 
@@ -221,3 +228,56 @@ def test_what_cannot_be_used_is_refused_in_a_sentence(tmp_path, task, row, messa
     learned.write(tmp_path / "train.jsonl", [row])
     with pytest.raises(ConfigError, match=message):
         setup.prepare_experiment(cfg)
+
+
+SENTENCES = Path(__file__).parents[1] / "fixtures" / "sentences"
+PROMPT = "three four "
+
+
+def prompted_page(folder, objective):
+    """A run from a published encoder whose files name a prompt."""
+    begun = Path(shutil.copytree(SENTENCES / "mean_normalize", folder / "begun"))
+    config = begun / "config_sentence_transformers.json"
+    named = {"prompts": {"asks": PROMPT}}
+    config.write_text(json.dumps(json.loads(config.read_text()) | named))
+    first, second, third = json.loads((SENTENCES / "expected.json").read_text())["texts"]
+    rows = [{"anchor": first, "positive": second}, {"anchor": second, "positive": third}]
+    page = to_config_dict(learned.config(folder, objective, rows * 5, steps=1))
+    page.train.init_from = str(begun)
+    page.data.tokenizer.path = ""
+    page.data.length = 8
+    page.optimizer.learning_rate = 1e-20  # one step, which changes nothing
+    return page
+
+
+def test_prompts_are_trained_with_and_saved_as_sentence_transformers_reads_them(tmp_path):
+    """One is named as in the files of the start, the other is a text; both are the same here."""
+    objective = SentenceEmbeddings(query_prompt="asks", document_prompt=PROMPT)
+    page = prompted_page(tmp_path, objective)
+    flaxformer_lite.run(page, tmp_path / "run")
+    stored = json.loads((SENTENCES / "expected.json").read_text())["poolings"]
+    vectors = np.asarray(stored[json.dumps({"pooling_mode": "mean", "include_prompt": True})])
+    unit = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+    due = [unit[0] @ unit[1], unit[1] @ unit[2]]
+
+    def similarities(model):
+        return [row["similarity"] for row in learned.predict(model, tmp_path / "eval.jsonl")]
+
+    np.testing.assert_allclose(similarities(tmp_path / "run"), due, atol=1e-5)
+    main(["convert", str(tmp_path / "run"), str(tmp_path / "published")])
+    np.testing.assert_allclose(similarities(tmp_path / "published"), due, atol=1e-5)
+    described = tmp_path / "published" / "config_sentence_transformers.json"
+    assert json.loads(described.read_text())["prompts"] == {"query": PROMPT, "document": PROMPT}
+    shutil.rmtree(tmp_path / "begun")
+    page.train.steps = 2
+    flaxformer_lite.run(page, tmp_path / "run")  # goes on without the folder that names the prompt
+
+
+@pytest.mark.parametrize("kind", [SentenceEmbeddings, SparseEmbeddings, LateInteraction])
+def test_each_kind_of_vectors_takes_a_named_prompt(kind):
+    facts = {"pooling": "mean", "prompts": (("asks", PROMPT),)}
+    objective = kind(query_prompt="asks", document_prompt="says: ").adopt(facts)
+    due = {"query": PROMPT, "document": "says: "}
+    assert objective.task_prompts == due
+    layers = trained_layers(objective.published_fields(), 8)
+    assert dict(layers.prompts) == due

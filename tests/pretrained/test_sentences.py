@@ -15,10 +15,11 @@ from flaxformer_lite.config import ConfigError, to_config_dict
 from flaxformer_lite.data.open_tokenizer import open_tokenizer
 from flaxformer_lite.inference.embed import embed, prompt_length
 from flaxformer_lite.model_details import load_sentence_layers
+from flaxformer_lite.nn.functions.activations import TORCH_ACTIVATIONS
 from flaxformer_lite.nn.functions.pooling import pool
 from flaxformer_lite.objectives.tables.sentence_embeddings import SentenceEmbeddings
 from flaxformer_lite.pretrained.safetensors import WeightsError
-from flaxformer_lite.pretrained.sentences import ACTIVATIONS, SentenceLayers, read_sentence_layers
+from flaxformer_lite.pretrained.sentences import SentenceLayers, read_sentence_layers
 from flaxformer_lite.pretrained.tokenizer import framed
 from flaxformer_lite.runs.evaluate_file import open_trained
 from flaxformer_lite.runs.start.adopt import read_experiment
@@ -115,10 +116,10 @@ OF_TORCH = {
 
 
 def test_activations_of_dense_layers_are_those_of_torch():
-    assert set(OF_TORCH) == set(ACTIVATIONS)
+    assert set(OF_TORCH) == set(TORCH_ACTIVATIONS)
     x = np.asarray([-1.5, -0.3, 0.4, 2.0, 7.0], np.float32)
     for name, due in OF_TORCH.items():
-        np.testing.assert_allclose(ACTIVATIONS[name](x), due, atol=2e-6, err_msg=name)
+        np.testing.assert_allclose(TORCH_ACTIVATIONS[name](x), due, atol=2e-6, err_msg=name)
 
 
 def edit(path, **changes):

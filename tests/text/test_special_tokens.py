@@ -87,7 +87,7 @@ def test_pairs_are_cut_as_the_library_cuts_them(one, two):
 
 
 def test_a_first_text_may_be_kept_whole_and_characters_belong_to_their_part():
-    joined = Frame((2,), (3,), (3,), 1).join(spans(3), spans(9, 200), limit=10, keep_first=True)
+    joined = Frame((2,), (3,), (3,), 1).join(spans(3), spans(9, 200), limit=10, whole=0)
     assert joined.ids.tolist() == [2, 100, 101, 102, 3, 200, 201, 202, 203, 3]
     assert joined.part.tolist() == [SPECIAL, 0, 0, 0, SPECIAL, 1, 1, 1, 1, SPECIAL]
     assert joined.start.tolist() == [0, 0, 1, 2, 0, 0, 1, 2, 3, 0] and joined.cut == 5

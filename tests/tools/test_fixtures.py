@@ -13,6 +13,7 @@ OTHERS = {
     "adapters",
     "chat",
     "framing",
+    "heads",
     "older_tokenizers",
     "sentences",
 }

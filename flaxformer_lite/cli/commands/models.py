@@ -43,14 +43,32 @@ def evaluate(parser: argparse.ArgumentParser) -> None:
     "predict labels, spans or texts for the rows of a table",
     "--model runs/spam --data new.csv --output predictions.csv",
     "--model path/to/sst2 --data new.jsonl",
+    '--model path/to/bart_mnli --data new.csv --labels "billing,refund,other"',
 )
 def predict(parser: argparse.ArgumentParser) -> None:
     """Writes the rows of a table with the model's predictions.
 
     Each row has the columns of the table, then `prediction` and the probabilities. The task is that
     of the run, or of the published model's head. The table need not have the predicted column.
+
+    With --labels a model of natural-language inference predicts labels that it was not trained for,
+    as transformers' pipeline for zero-shot classification does.
     """
     add_task(parser, "file to write: .csv, .tsv or .jsonl (default: csv on stdout)")
+    add = parser.add_argument
+    add(
+        "--labels",
+        type=command_line.text,
+        metavar="LABEL,...",
+        help="labels to choose from, by a model that knows what a text entails",
+    )
+    add(
+        "--hypothesis",
+        type=command_line.text,
+        metavar="TEXT",
+        help="what is true of a text with a label, {} (default: This example is {}.)",
+    )
+    add("--multi_label", action="store_true", help="a text may have several of --labels, or none")
 
 
 @declare_command(

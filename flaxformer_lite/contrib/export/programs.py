@@ -16,11 +16,12 @@ from flaxformer_lite.contrib.export.any_length import for_any_length
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.models.skeletons.outputs import Output
+from flaxformer_lite.nn.functions.activations import TORCH_ACTIVATIONS
 from flaxformer_lite.nn.functions.pooling import pool, to_unit_length
 from flaxformer_lite.nn.functions.sharding import ActivationSharding
 from flaxformer_lite.nn.modules.cache import Cache, LayerCache, StateCache
 from flaxformer_lite.nn.positions.encoding import list_hooks
-from flaxformer_lite.pretrained.sentences import ACTIVATIONS, SentenceLayers
+from flaxformer_lite.pretrained.sentences import SentenceLayers
 from flaxformer_lite.types import Params
 
 Arrays = Mapping[str, jax.Array]
@@ -205,7 +206,7 @@ def _finish(layers: SentenceLayers, x: jax.Array) -> jax.Array:
     """Applies the layers after pooling, as `SentenceLayers.finish`."""
     for layer in layers.dense:
         bias = jnp.expand_dims(layer.bias_O, tuple(range(x.ndim - 1)))
-        x = ACTIVATIONS[layer.activation](x @ layer.kernel_DO + bias)
+        x = TORCH_ACTIVATIONS[layer.activation](x @ layer.kernel_DO + bias)
     if layers.size:
         x = x[..., : layers.size]
     return to_unit_length(x) if layers.normalize else x

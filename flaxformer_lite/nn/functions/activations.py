@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 
 def _derived(
@@ -61,4 +62,25 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu_squared": lambda x: jax.numpy.square(jax.nn.relu(x)),  # Primer's
     "silu": jax.nn.silu,
     "tanh": jax.numpy.tanh,
+}
+TORCH_ACTIVATIONS: dict[str, Callable[[ArrayLike], jax.Array]] = {  # of torch.nn, with its defaults
+    "CELU": jax.nn.celu,
+    "ELU": jax.nn.elu,
+    "GELU": functools.partial(jax.nn.gelu, approximate=False),
+    "Hardsigmoid": jax.nn.hard_sigmoid,
+    "Hardswish": jax.nn.hard_swish,
+    "Hardtanh": jax.nn.hard_tanh,
+    "Identity": jnp.asarray,
+    "LeakyReLU": jax.nn.leaky_relu,
+    "LogSigmoid": jax.nn.log_sigmoid,
+    "Mish": jax.nn.mish,
+    "ReLU": jax.nn.relu,
+    "ReLU6": jax.nn.relu6,
+    "SELU": jax.nn.selu,
+    "SiLU": jax.nn.silu,
+    "Sigmoid": jax.nn.sigmoid,
+    "Softplus": jax.nn.softplus,
+    "Softsign": jax.nn.soft_sign,
+    "Tanh": jax.nn.tanh,
+    "Tanhshrink": lambda x: jnp.asarray(x) - jax.nn.tanh(x),
 }

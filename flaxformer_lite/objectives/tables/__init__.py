@@ -9,4 +9,5 @@ SHARED = (
     "scores",
     "task",
     "writing",
+    "zero_shot",
 )

@@ -8,7 +8,7 @@ import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Self
+from typing import Annotated, ClassVar, Self
 
 import flax.linen as nn
 import jax
@@ -62,6 +62,7 @@ PROBLEMS = {  # what config.json calls each kind
     "multiple": "multi_label_classification",
     "number": "regression",
 }
+THRESHOLD = 0.5  # of each of several labels, as in transformers
 FEW = 2  # rows of a class, less than which are reported
 NAMED = 5  # most labels that a remark names
 # More numbers with a point are no classes, and of more names most must have several rows: else they
@@ -123,7 +124,7 @@ class Classification(Labelled):
 
     head = "sequence_classification"
     chunked = True
-    columns = (
+    columns: ClassVar[tuple[Column, ...]] = (
         Column("text", TEXTS),
         Column(
             "second", ("sentence2", "text2", "text_pair", "hypothesis", "question2"), optional=True
@@ -194,7 +195,7 @@ class Classification(Labelled):
         if not problem and len(labels) == 1:
             problem = PROBLEMS["number"]
         kind = next((kind for kind, named in PROBLEMS.items() if named == problem), "single")
-        if kind == "number":
+        if kind == "number" and len(labels) == 1:
             labels = ()
         return cls(labels=labels, kind=kind)
 
@@ -339,24 +340,33 @@ class Classification(Labelled):
         ]
 
     def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
-        """Returns for each row `prediction` and, for classes, `probability_LABEL` of each."""
+        """Returns for each row `prediction` and, for classes, `probability_LABEL` of each.
+
+        A published model of several numbers has `prediction_LABEL` of each instead.
+        """
         logits_NC = predictions["logits"].astype(np.float64)
         if self.kind == "number":
-            return [{"prediction": float(value)} for value in logits_NC[:, 0]]
+            names = [f"prediction_{label}" for label in self.labels] or ["prediction"]
+            return [dict(zip(names, row, strict=True)) for row in logits_NC.tolist()]
         if self.kind == "multiple":
-            shares_NC = expit(logits_NC)
-            chosen = []
-            for row in shares_NC:
-                names = [name for name, p in zip(self.labels, row, strict=True) if p > 0.5]
-                chosen.append(";".join(names))
-        else:
-            shares_NC = softmax(logits_NC, axis=-1)
-            chosen = [self.labels[i] for i in logits_NC.argmax(axis=-1)]
-        names = [f"probability_{label}" for label in self.labels]
-        decoded: list[Json] = []
-        for label, row in zip(chosen, shares_NC, strict=True):
-            shares = dict(zip(names, map(float, row), strict=True))
-            decoded.append({"prediction": label, **shares})
+            return self.name_shares(expit(logits_NC), several=True)
+        return self.name_shares(softmax(logits_NC, axis=-1))
+
+    def name_shares(self, shares_NC: np.ndarray, *, several: bool = False) -> list[Json]:
+        """Names the probability of each label, and the most probable one.
+
+        With `several`, names all labels that are more probable than THRESHOLD.
+        """
+        decoded = []
+        for shares in shares_NC.tolist():
+            of_label = dict(zip(self.labels, shares, strict=True))
+            chosen = max(of_label, key=of_label.__getitem__)
+            if several:
+                chosen = ";".join(name for name in self.labels if of_label[name] > THRESHOLD)
+            row = {"prediction": chosen}
+            for name, share in of_label.items():
+                row[f"probability_{name}"] = share
+            decoded.append(row)
         return decoded
 
     def fit_baseline(self, data: Dataset) -> Json:
@@ -415,6 +425,11 @@ class Classification(Labelled):
     def _target(self, row: Row, number: int) -> Target:
         known = row["label"] is not None  # otherwise it is predicted
         if self.kind == "number":
+            if known and len(self.labels) > 1:
+                raise ConfigError(
+                    f"row {number + 1}: label is one number, and the model predicts"
+                    f" {len(self.labels)} ({', '.join(self.labels[:8])}); predict prints them."
+                )
             return number_of(row, "label", number) if known else np.float32(0)
         indices = []
         if known:

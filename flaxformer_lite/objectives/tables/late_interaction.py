@@ -43,11 +43,8 @@ class LateInteraction(PairSimilarity):
     expand: bool = True  # whether anchors are filled to query_length with the mask token
     attend: bool = False  # whether other tokens attend to these
     skip_punctuation: bool = False  # whether punctuation in other texts has no vectors
-    query_prompt: str = ""  # before each anchor, such as "[Q] "
-    document_prompt: str = ""  # before all other texts
 
     skeletons = ("encoder",)
-    tasks = ("query", "document")
 
     @property
     def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]
@@ -70,8 +67,8 @@ class LateInteraction(PairSimilarity):
         return super().fit_model(model, tokenizer)
 
     def adopt(self, facts: Mapping[str, object]) -> Self:
-        """Adopts nothing: a folder's pooling makes one vector of a text."""
-        return self
+        """Adopts no pooling, which makes one vector of a text."""
+        return super().adopt({**facts, "pooling": ""})
 
     @classmethod
     def of_published(cls, published: Json, labels: tuple[str, ...]) -> Self:
@@ -84,13 +81,7 @@ class LateInteraction(PairSimilarity):
             late["attends"] = self.attend
         else:
             late["query_limit"] = self.query_length
-        prompts = {"query": self.query_prompt, "document": self.document_prompt}
-        return {"kind": "multi_vector", "prompts": prompts, "late": late}
-
-    def prompt_of(self, task: str) -> str:
-        if task == "query":
-            return self.query_prompt
-        return self.document_prompt
+        return {"kind": "multi_vector", "prompts": self.task_prompts, "late": late}
 
     def limit_of(self, task: str, length: int) -> int:
         if self.query_length > length:

@@ -201,7 +201,7 @@ class QuestionAnswering(Task):
         made = []
         for begin in range(0, max(len(context.ids) - shared, 1), room - shared):
             row = frame.join(
-                question, context.cut(begin, begin + room), limit=reader.length, keep_first=True
+                question, context.cut(begin, begin + room), limit=reader.length, whole=0
             )
             none = len(row.ids) - 1 if causal else 0
             start, end = _columns(row, answers[0], none) if answers else (none, none)

@@ -6,27 +6,32 @@ Reference: Nogueira and Cho 2019 (arXiv:1901.04085).
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, Self
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from scipy.special import expit
 
 from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.config.rules import OneOf
 from flaxformer_lite.files.read import Json
+from flaxformer_lite.nn.functions.activations import TORCH_ACTIVATIONS
 from flaxformer_lite.objectives.base import (
     Baseline,
     Dataset,
     Metric,
+    score_metric,
 )
 from flaxformer_lite.objectives.rows import Example, TableRecords, Tokenizer, TokenRow, pad_row
 from flaxformer_lite.objectives.sums import LossSums, sum_weighted
 from flaxformer_lite.objectives.tables import retrieval
 from flaxformer_lite.objectives.tables.task import Column, Row, Task, number_of, texts_of
 from flaxformer_lite.types import Arrays, Predictions
+
+Activation = Annotated[str, OneOf(("", *TORCH_ACTIVATIONS))]
+DEEPEST = 10  # passages of a query that mrr_10 and ndcg_10 read
 
 
 class Judged(NamedTuple):
@@ -41,14 +46,18 @@ class Judged(NamedTuple):
 class Reranking(Task):
     """Maximizes log P(passage answers query), the sigmoid of one logit for the pair.
 
-    Labels are 0, 1, or between.
+    Labels are 0, 1, or between. What is predicted is `activation` of the logit.
 
     Metrics take the passages of each query together, as the rows have them: a first stage's
     candidates, usually.
     """
 
+    # by its name in torch.nn; empty: that of train.init_from, else Sigmoid
+    activation: Activation = ""
+
     head = "sequence_classification"
     chunked = True
+    adopts = ("activation",)
     columns = (
         Column("query", ("question", "anchor", "sentence1", "text1")),
         Column("passage", ("document", "answer", "positive", "sentence2", "text2")),
@@ -58,7 +67,24 @@ class Reranking(Task):
         {"query": "what falls?", "passage": "rain falls", "label": 1},
         {"query": "what falls?", "passage": "a day", "label": 0},
     )
-    shown = (*retrieval.METRICS, Metric("loss", unit="nats per pair"))
+    shown = (
+        *retrieval.METRICS,
+        score_metric("mrr_10", "mean reciprocal rank at 10"),
+        score_metric("ndcg_10", "nDCG at 10"),
+        Metric("loss", unit="nats per pair"),
+    )
+
+    @classmethod
+    def of_published(cls, published: Json, labels: tuple[str, ...]) -> Self:
+        return cls(activation=published["activation"])
+
+    def published_fields(self) -> Json:
+        """Returns what sentence-transformers' CrossEncoder reads."""
+        return {"sentence_transformers": {"activation_fn": f"torch.nn.{self._activation}"}}
+
+    @property
+    def _activation(self) -> str:
+        return self.activation or "Sigmoid"
 
     def fit_model(self, model: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
         return dataclasses.replace(super().fit_model(model, tokenizer), num_labels=1)
@@ -106,9 +132,9 @@ class Reranking(Task):
         return _scores(predictions["logits"], [data.records.features[i] for i in examples])
 
     def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
-        """Returns for each row `prediction`, the probability that the passage answers the query."""
-        shares = expit(predictions["logits"].astype(np.float64))
-        return [{"prediction": float(share)} for share in shares]
+        """Returns for each row `prediction`; a sigmoid is the probability of an answer."""
+        scores = np.asarray(TORCH_ACTIVATIONS[self._activation](predictions["logits"]))
+        return [{"prediction": float(score)} for score in scores]
 
     def baseline(self, data: Dataset, fitted: Json | None) -> Baseline | None:
         """Returns the mean reciprocal rank by the cosine of tf-idf vectors."""
@@ -130,15 +156,24 @@ def _scores(value_N: np.ndarray, judged: Sequence[Judged]) -> dict[str, float]:
     """
     label_N = np.asarray([one.label for one in judged])
     query_N = np.asarray([one.query for one in judged])
-    ranks = []
-    for query in np.unique(query_N[label_N > 0.5]):
+    is_right_N = label_N > 0.5
+    first_ranks = []
+    gains = []
+    for query in np.unique(query_N[is_right_N]):
         of_query = query_N == query
-        right = value_N[of_query & (label_N > 0.5)]
-        wrong = value_N[of_query & (label_N <= 0.5)]
-        ranks.append(1 + np.sum(wrong >= right.max()))
-    if not ranks:
+        # the best first; of equal ones, those that are wrong
+        order = np.lexsort((is_right_N[of_query], -value_N[of_query]))
+        ranks = 1 + np.flatnonzero(is_right_N[of_query][order])
+        first_ranks.append(ranks[0])
+        ideal = range(1, 1 + min(len(ranks), DEEPEST))
+        gain = retrieval.sum_discounted(ranks[ranks <= DEEPEST])
+        gains.append(gain / retrieval.sum_discounted(ideal))
+    if not gains:
         return {}
-    return retrieval.scores(np.asarray(ranks))
+    first_N = np.asarray(first_ranks)
+    seen_N = np.where(first_N <= DEEPEST, 1 / first_N, 0.0)
+    cut = {"mrr_10": float(seen_N.mean()), "ndcg_10": float(np.mean(gains))}
+    return retrieval.scores(first_N) | cut
 
 
 def _label(row: Row, number: int) -> np.float32:

@@ -1,5 +1,6 @@
 """Retrieval: the rank of each question's answer among all answers, and a tf-idf baseline."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -54,6 +55,11 @@ def scores(rank_N: np.ndarray) -> dict[str, float]:
     """Computes the mean reciprocal rank, and recall at 1 and 10."""
     recall = {f"recall_{k}": float((rank_N <= k).mean()) for k in (1, 10)}
     return {"mrr": float((1 / rank_N).mean()), **recall}
+
+
+def sum_discounted(ranks: Iterable[int]) -> float:
+    """Computes the discounted gain of right documents at these ranks, from 1."""
+    return math.fsum(1 / math.log2(rank + 1) for rank in ranks)
 
 
 def same_words(first: Sequence[str], second: Sequence[str]) -> "tuple[csr_array, csr_array] | None":

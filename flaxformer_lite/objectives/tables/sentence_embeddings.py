@@ -83,12 +83,16 @@ class SentenceEmbeddings(Task):
     # whether rows of all microbatches and devices are compared, at the price of a second forward
     # pass (GradCache)
     whole_batch: bool = False
+    # before each anchor, and before all other texts: a text, or a name in `prompts`
+    query_prompt: str = ""
+    document_prompt: str = ""
+    # names and texts; empty: those of train.init_from
+    prompts: tuple[tuple[str, str], ...] = ()
 
     skeletons: ClassVar[tuple[str, ...]] = ("encoder", "encoder_decoder", "decoder")
     chunked = True
-    adopts = ("pooling",)
+    adopts = ("pooling", "prompts")
     usual_pooling: ClassVar[str] = "mean"
-    tasks: ClassVar[tuple[str, str]] = ("", "")  # that of anchors, and that of all other texts
     columns = (
         Column("anchor", ("query", "question", "sentence1", "text1", "premise")),
         Column("positive", ("answer", "passage", "document", "sentence2", "text2", "hypothesis")),
@@ -145,33 +149,37 @@ class SentenceEmbeddings(Task):
 
     @classmethod
     def of_published(cls, published: Json, labels: tuple[str, ...]) -> Self:
-        pooling = published.get("pooling", "mean")
-        prompt = published.get("prompt")
-        if prompt:
-            return Prompted(pooling=pooling, prompt=prompt)  # type: ignore[return-value]
-        return cls(pooling=pooling)
+        query, document = published.get("prompts", ("", ""))
+        return cls(
+            pooling=published.get("pooling", "mean"), query_prompt=query, document_prompt=document
+        )
 
     def published_fields(self) -> Json:
-        return {"pooling": self.pooling or "mean"}
+        return {"pooling": self.pooling or "mean", "prompts": self.task_prompts}
 
-    def prompt_of(self, task: str) -> str:
-        """Returns the prompt before each text of a task; the tasks are those of `tasks`."""
-        return ""
+    @property
+    def task_prompts(self) -> dict[str, str]:
+        """The prompts before a `query`, which anchors are, and before a `document`."""
+        known = dict(self.prompts)
+        return {
+            "query": known.get(self.query_prompt, self.query_prompt),
+            "document": known.get(self.document_prompt, self.document_prompt),
+        }
 
     def limit_of(self, task: str, length: int) -> int:
-        """Returns the most tokens of a text of a task; `length` is that of an example."""
+        """Returns the most tokens of a query or document; `length` is that of an example."""
         return length
 
     def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[Texts]]:
         texts_of_rows = [texts_of_row(row, i)[: 2 + self.negatives] for i, row in enumerate(rows)]
         distinct = list(dict.fromkeys(itertools.chain.from_iterable(texts_of_rows)))
         number = dict(zip(distinct, reader.number(distinct), strict=True))
-        query, document = self.tasks
+        prompts = self.task_prompts
         keys: dict[tuple[str, str], None] = {}  # in the order of the texts
         for texts in texts_of_rows:
             for position, text in enumerate(texts):
-                keys[query if position == 0 else document, text] = None
-        all_spans = reader.spans([self.prompt_of(task) + text for task, text in keys])
+                keys["query" if position == 0 else "document", text] = None
+        all_spans = reader.spans([prompts[task] + text for task, text in keys])
         framed_of = {}
         for (task, text), spans in zip(keys, all_spans, strict=True):
             limit = self.limit_of(task, reader.length)
@@ -180,8 +188,8 @@ class SentenceEmbeddings(Task):
         for i, (row, texts) in enumerate(zip(rows, texts_of_rows, strict=True)):
             absent = 2 + self.negatives - len(texts)
             numbers = [number[text] for text in texts] + [-1] * absent
-            framed_rows = [framed_of[query, texts[0]]]
-            framed_rows += [framed_of[document, text] for text in texts[1:]]
+            framed_rows = [framed_of["query", texts[0]]]
+            framed_rows += [framed_of["document", text] for text in texts[1:]]
             cut = sum(framed_row.cut for framed_row in framed_rows)
             texts_feature = Texts(
                 (*framed_rows, *[None] * absent),
@@ -362,16 +370,6 @@ def without_positives(logits_BK: jax.Array, texts_BC: jax.Array, weight_B: jax.A
     other_BK = ~right_BK & (text_1K != texts_BC[:, :1]) & ((text_1K >= 0) & (weight_B[of_1K] > 0))
     own_BK = column_1K == jnp.arange(rows)[:, None]
     return jnp.where(own_BK | other_BK, logits_BK, EXCLUDED)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prompted(SentenceEmbeddings):
-    """Evaluates a published model that prepends a prompt to each text."""
-
-    prompt: str = ""
-
-    def prompt_of(self, task: str) -> str:
-        return self.prompt
 
 
 def order_loss(alike_B: jax.Array, score_B: jax.Array, weight_B: jax.Array) -> jax.Array:

@@ -70,7 +70,7 @@ class SparseEmbeddings(PairSimilarity):
     def adopt(self, facts: Mapping[str, object]) -> Self:
         """Adopts the pooling strategy of a sparse model; those of other models do not apply."""
         if facts.get("pooling") not in STRATEGIES:
-            return self
+            facts = {**facts, "pooling": ""}
         return super().adopt(facts)
 
     @classmethod
@@ -78,7 +78,8 @@ class SparseEmbeddings(PairSimilarity):
         return cls(pooling=published.get("pooling", "max"))
 
     def published_fields(self) -> Json:
-        return {"kind": "sparse", "pooling": self.pooling, "activation": self.activation}
+        fields = {"kind": "sparse", "activation": self.activation}
+        return super().published_fields() | fields | {"pooling": self.pooling}
 
     def outputs(self, model: nn.Module, inputs: Arrays) -> jax.Array:
         """Returns sparse vectors, float32 [B, C, V]."""

@@ -26,6 +26,7 @@ TASKS = {  # of the Hub, by head
     "question_answering": "question-answering",
     "multiple_choice": "multiple-choice",
 }
+SENTENCE_TASKS = {"SentenceTransformer": "sentence-similarity", "CrossEncoder": "text-ranking"}
 AUTO_CLASSES = {  # of transformers, by head
     "masked_lm": "AutoModelForMaskedLM",
     "pretraining": "AutoModelForPreTraining",
@@ -144,7 +145,7 @@ def _front(cfg: ModelConfig, source: CardSource, trained: ExperimentConfig | Non
     if cfg.head == "lm" and cfg.skeleton == "encoder_decoder":
         task = "text2text-generation"
     if source.kind == "sentence-transformers":
-        task = "sentence-similarity"
+        task = SENTENCE_TASKS[_sentence_class(cfg)]
     if task:
         lines.append(f"pipeline_tag: {task}")
     if source.base:
@@ -203,11 +204,12 @@ def _use(place: str, cfg: ModelConfig, source: CardSource) -> list[str]:
     else:
         code += [f'model, params = load_pretrained("{ours}")']
     if source.kind == "sentence-transformers":
+        kind = _sentence_class(cfg)
         code += [
             "",
-            "from sentence_transformers import SentenceTransformer",
+            f"from sentence_transformers import {kind}",
             "",
-            f'model = SentenceTransformer("{theirs}")',
+            f'model = {kind}("{theirs}")',
         ]
     elif source.kind == "transformers":
         auto = _auto_class(cfg)
@@ -218,6 +220,13 @@ def _use(place: str, cfg: ModelConfig, source: CardSource) -> list[str]:
             f'model = {auto}.from_pretrained("{theirs}")',
         ]
     return ["", "## Use", "", "```python", *code, "```"]
+
+
+def _sentence_class(cfg: ModelConfig) -> str:
+    """Returns the class of sentence-transformers; a score of two texts is a cross-encoder's."""
+    if cfg.head == "sequence_classification":
+        return "CrossEncoder"
+    return "SentenceTransformer"
 
 
 def _auto_class(cfg: ModelConfig) -> str:

@@ -36,6 +36,7 @@ from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.open_model import open_pretrained
 from flaxformer_lite.pretrained import folder, hf_config
 from flaxformer_lite.pretrained.safetensors import WeightsError
+from flaxformer_lite.pretrained.sentences import is_cross_encoder, read_score_activation
 from flaxformer_lite.pretrained.tokenizer import BYTES
 from flaxformer_lite.runs.start import resume
 from flaxformer_lite.storage.objects import objects_at
@@ -146,7 +147,7 @@ def _objective_of(config: ConfigDict) -> Objective:
 
 
 def _facts(names: Collection[str], init_from: str, path: Path, allowed: registry.Allowed) -> Json:
-    """Reads what an objective adopts from a directory: its chat template, its pooling."""
+    """Reads what an objective adopts from a directory, such as its chat template."""
     facts: Json = {}
     if "template" in names:
         facts["template"] = template_of(path, allow_plugins=allowed)
@@ -157,7 +158,13 @@ def _facts(names: Collection[str], init_from: str, path: Path, allowed: registry
                 f"train.init_from={init_from}: has a dense layer after pooling, which is not"
                 " trained; remove it from its modules.json to start from the encoder alone."
             )
-        facts["pooling"] = layers.pooling
+        facts |= {"pooling": layers.pooling, "prompts": layers.prompts}
+    if "activation" in names:
+        run = find_run_config(path, allow_plugins=allowed)
+        if run is not None:
+            facts |= run.objective.facts()
+        elif is_cross_encoder(path):
+            facts["activation"] = read_score_activation(path)
     return facts
 
 
