@@ -1,5 +1,8 @@
 """Parameters read from files onto devices, each device's part by itself."""
 
+import gc
+import math
+
 import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
@@ -13,14 +16,18 @@ from flaxformer_lite.sharding.parameters import param_specs
 def place_params(cfg: ModelConfig, stored: dict, mesh: Mesh | None = None) -> dict:
     """Reads parameters onto the default device, or onto a mesh by the family's partition rules."""
     flat = flatten_dict(stored, sep="/")
+    # The largest first, while there is room: what is read exists twice until it is on its device.
+    order = sorted(flat, key=lambda path: -math.prod(flat[path].shape))
+    placed = {}
     if not mesh:
-        return unflatten_dict(
-            {path: jax.device_put(np.asarray(leaf)) for path, leaf in flat.items()}, sep="/"
-        )
+        for path in order:
+            placed[path] = jax.device_put(np.asarray(flat[path]))
+        gc.collect(0)  # jax lets go of numpy's copies then
+        return unflatten_dict(placed, sep="/")
     specs = flatten_dict(param_specs(stored, parameter_rules.rules(cfg), mesh), sep="/")
     shardings = {path: NamedSharding(mesh, spec) for path, spec in specs.items()}
-    placed = {}
-    for path, leaf in flat.items():
+    for path in order:
+        leaf = flat[path]
         if isinstance(leaf, jax.Array):  # of a new head or adapter
             placed[path] = jax.device_put(leaf, shardings[path])
         else:

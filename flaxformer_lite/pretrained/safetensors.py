@@ -8,6 +8,7 @@ The format: eight bytes of header length, a JSON header of dtype, shape and byte
 
 import json
 import math
+import mmap
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -58,7 +59,21 @@ class Tensor:
         return self.array.dtype
 
     def read(self, slices: tuple[slice, ...] = ()) -> np.ndarray:
+        _release(self.array)
         return np.ascontiguousarray(self.array[slices])
+
+
+def _release(array: np.ndarray) -> None:
+    """Drops the pages of an array's file from the memory of this process.
+
+    What was read before is on its device by now; else the file would stay in memory beside its
+    copy. A page that is needed again is mapped again.
+    """
+    base: object = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
+        base.madvise(mmap.MADV_DONTNEED)
 
 
 def open_file(path: Path) -> dict[str, Tensor]:

@@ -86,7 +86,7 @@ class Trained(NamedTuple):
             packer = data.packer(size)
         elif not packing.cutting_error(self.cfg.model, self.model, data.records.length):
             packer = data.buckets(size)
-        step = jax.jit(program.eval_step(self.cfg, Models(objective, self.model)))
+        step = jax.jit(program.eval_step(self.cfg, Models(objective, self.model.tuned())))
         with count_progress("evaluating", data.num_examples) as advance:
             batches = _counted(data.batches(batch_size=size, packer=packer), size, advance)
             total, shuffled = evaluate.run(step, self.params, batches, data)
