@@ -31,12 +31,10 @@ SAME = {
 }
 # fields of the whole that are about its text, too, and count before those of the half
 OF_WHOLE = ("tie_word_embeddings", "projection_dim", "quantization_config", "id2label", "label2id")
-# what the code of a half does, whatever its config says
-# A PaliGemma computes text alone causally; its processor asks for prompts read both ways.
-CAUSAL: Json = {"use_bidirectional_attention": False}
+# what the code of a wrapper or of its half does, whatever their config says
 FIXED: dict[str, Json] = {
-    "gemma": CAUSAL,
-    "gemma2": CAUSAL,
+    # the token_type_ids of its processor
+    "paligemma": {"use_bidirectional_attention": True},
     "qwen3_vl_moe_text": {"norm_topk_prob": True},
 }
 TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")  # of the whole where the half has none
@@ -66,17 +64,12 @@ def flatten(published: Json, folder: Path) -> Json:
             f"{folder}/config.json: text model_type {quote_value(kind)} is not here"
             f"{near or '; docs/families.md lists those that are.'}"
         )
-    if name == "paligemma":
-        LOG.warning(
-            "%s: prompts are read causally, as the model reads text alone; with the"
-            " token_type_ids of its processor it reads them both ways.",
-            folder,
-        )
     # The file decides where neither says: tables that differ are untied.
     tied = {"tie_word_embeddings": text.get("tie_word_embeddings", True)}
     outer = {field: published[field] for field in OF_WHOLE if published.get(field) is not None}
     tokens = {field: published[field] for field in TOKENS if field in published}
-    flat = tokens | text | tied | outer | FIXED.get(_name_of(text), {})
+    flat = tokens | text | tied | outer
+    flat |= FIXED.get(name, {}) | FIXED.get(_name_of(text), {})
     flat["model_type"] = family.PUBLISHED.model_type
     flat["architectures"] = [_architecture(published, family)]
     if "logit_scale" in flat:

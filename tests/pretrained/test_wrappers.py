@@ -9,6 +9,8 @@ from safetensors.numpy import save_file
 
 from flaxformer_lite import load_pretrained, save_pretrained
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.inference.engine import PromptRows, prefill
+from flaxformer_lite.inference.generate import generate
 from tests.pretrained.fixtures import ROOT, loaded, stored
 from tests.pretrained.test_families import FAMILIES, write_files
 
@@ -30,14 +32,14 @@ def published_text(name="llama_lm"):
     return json.loads((ROOT / name / "config.json").read_text())
 
 
-def write_wrapper(folder, text, prefixes, name="llama_lm"):
+def write_wrapper(folder, text, prefixes, name="llama_lm", model_type="sees"):
     """Writes a fixture as the text half of a model with images."""
     body, head = prefixes
     folder.mkdir()
     nested = {"text_config": text, "vision_config": {"hidden_size": 9}}
     if body.startswith("thinker."):
         nested = {"thinker_config": nested}
-    config = {"model_type": "sees", "architectures": ["SeesForConditionalGeneration"]} | nested
+    config = {"model_type": model_type, "architectures": ["SeesForConditionalGeneration"]} | nested
     (folder / "config.json").write_text(json.dumps(config))
     tensors = dict(OTHERS)
     for one, tensor in stored(ROOT / name).items():
@@ -106,3 +108,54 @@ def test_kimi_is_read_as_deepseek_v3_alone_and_below_images(tmp_path):
         again, same = load_pretrained(folder)
         assert again.cfg == model.cfg
         np.testing.assert_array_equal(again.apply({"params": same}, IDS).logits, due)
+
+
+# transformers 5.23, of the same weights as a PaliGemma 2 with the token_type_ids of its processor:
+# the first logits of the last token of each prompt
+BOTH_WAYS = [
+    [1.560934066772461, 0.748465895652771, 0.7632913589477539, 0.9387471675872803],
+    [1.810775876045227, -0.5098708868026733, -0.4924122095108032, -1.1810193061828613],
+]
+
+
+def test_a_paligemma_reads_its_prompt_both_ways_and_past_windows(tmp_path):
+    source = tmp_path / "source"
+    text = published_text("gemma2_lm") | {"sliding_window": 3}
+    write_wrapper(source, text, PREFIXES["transformers 4"], "gemma2_lm", "paligemma")
+    model, params = load_pretrained(source)
+    ids = np.array([[5, 9, 31, 7, 20, 12], [0, 0, 8, 2, 40, 11]], np.int32)
+    rows = PromptRows(np.array([0, 2], np.int32))
+    logits, _ = prefill(model, params, ids, rows, None, slots=8)
+    np.testing.assert_allclose(logits[:, :4], BOTH_WAYS, rtol=1e-5)
+    keep = ids != 0
+    whole = model.apply({"params": params}, ids, attention_mask=keep, prefix_mask=keep).logits
+    np.testing.assert_allclose(whole[:, -1, :4], BOTH_WAYS, rtol=1e-5)
+    written = generate(
+        model, params, ids, attention_mask=keep, max_new_tokens=6, temperature=0, eos_token_id=None
+    )
+    np.testing.assert_array_equal(np.asarray(written)[:, 6:], [[33] * 6, [11] * 6])
+    save_pretrained(tmp_path / "again", model, params)
+    assert load_pretrained(tmp_path / "again")[0].cfg == model.cfg
+
+
+def test_a_gemma4_is_read_as_its_text_model(tmp_path):
+    """Torch's numbers of a Gemma4ForConditionalGeneration, to 3e-6: docs/families.md."""
+    plain = tmp_path / "plain"
+    text = FAMILIES["gemma4_text"]["config"]
+    write_files(text, plain)
+    wrapped = tmp_path / "wrapped"
+    wrapped.mkdir()
+    nested = {"model_type": "gemma4", "architectures": ["Gemma4ForConditionalGeneration"]}
+    nested |= {"text_config": text, "vision_config": {"hidden_size": 9}, "audio_config": None}
+    (wrapped / "config.json").write_text(json.dumps(nested))
+    tensors = {"model.embed_vision.embedding_projection.weight": np.ones((3, 2), np.float32)}
+    for name, tensor in stored(plain).items():
+        tensors[name.replace("model.", "model.language_model.", 1)] = tensor
+    save_file(tensors | OTHERS, wrapped / "model.safetensors")
+    model, params = load_pretrained(plain)
+    again, same = load_pretrained(wrapped)
+    assert again.cfg == model.cfg
+    due = model.apply({"params": params}, IDS % text["vocab_size"]).logits
+    np.testing.assert_array_equal(
+        again.apply({"params": same}, IDS % text["vocab_size"]).logits, due
+    )
