@@ -42,13 +42,30 @@ UP = ".experts.gate_up_proj"
 DOWN = ".experts.down_proj"
 SINGLE = ".experts.{e}.gate_proj"
 
+# What quantized the tensors of a file, by the ends of their names; config.json may not say.
+UNREAD = {
+    ".qweight": "gptq or awq",
+    ".SCB": "bitsandbytes in 8 bits",
+    ".absmax": "bitsandbytes in 4 bits",
+    ".weight_packed": "compressed-tensors",
+    ".weight_scale": "compressed-tensors or the like, with scales of channels",
+}
+
 
 def with_plain_forms(rows: tuple[WeightRow, ...], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Returns the tensors of a file in the form that the family's own files have.
 
     Raises:
-      WeightsError: a tensor in another form without its other half, or of another shape or dtype.
+      WeightsError: a tensor in another form without its other half, or of another shape or dtype,
+        or in a form that is not read.
     """
+    for name in tensors:
+        for end, method in UNREAD.items():
+            if name.endswith(end):
+                raise WeightsError(
+                    f"{name}: weights quantized by {method} are not supported, only by mxfp4 and"
+                    " fp8; fetch the model in float32, float16 or bfloat16."
+                )
     return split_experts(rows, join_fp8(join_mxfp4(tensors)))
 
 
