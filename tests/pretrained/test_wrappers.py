@@ -2,15 +2,18 @@
 
 import json
 import logging
+from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from flaxformer_lite import load_pretrained, save_pretrained
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.inference.engine import PromptRows, prefill
 from flaxformer_lite.inference.generate import generate
+from flaxformer_lite.pretrained import wrappers
+from flaxformer_lite.pretrained.safetensors import WeightsError
 from tests.pretrained.fixtures import ROOT, loaded, stored
 from tests.pretrained.test_families import FAMILIES, write_files
 
@@ -159,3 +162,45 @@ def test_a_gemma4_is_read_as_its_text_model(tmp_path):
     np.testing.assert_array_equal(
         again.apply({"params": same}, IDS % text["vocab_size"]).logits, due
     )
+
+
+def flat_of(text, **outer):
+    """The config of the text half of a wrapper with these fields."""
+    nested = {"model_type": "sees", "architectures": ["SeesForConditionalGeneration"]}
+    nested |= {"text_config": text, "vision_config": {"hidden_size": 9}}
+    return wrappers.flatten(nested | outer, Path("folder"))
+
+
+def test_a_class_of_a_publisher_has_the_head_of_its_text_half():
+    text = published_text() | {"architectures": ["LlamaForCausalLM"]}
+    flat = flat_of(text, model_type="internvl_chat", architectures=["InternVLChatModel"])
+    assert flat["architectures"] == ["LlamaForCausalLM"]
+    flat = flat_of(text | {"architectures": None}, architectures=["LlavaModel"])
+    assert flat["architectures"] == ["LlamaModel"]
+
+
+def test_tokens_of_the_whole_count_where_the_half_has_null():
+    flat = flat_of(published_text() | {"pad_token_id": None, "eos_token_id": 7}, pad_token_id=3)
+    assert flat["pad_token_id"] == 3
+    assert flat["eos_token_id"] == 7
+
+
+@pytest.mark.parametrize(("name", "scale"), [("llava_next", 1.0), ("hyperclovax_vision_v2", 8.0)])
+def test_logits_are_scaled_where_the_wrapper_scales_them(name, scale):
+    text = FAMILIES["granite"]["config"] | {"logits_scaling": 8.0}
+    assert flat_of(text, model_type=name)["logits_scaling"] == scale
+
+
+def test_a_null_vision_config_is_no_wrapper():
+    config = published_text() | {"vision_config": None}
+    assert wrappers.flatten(config, Path("folder")) is config
+
+
+def test_a_text_half_that_is_there_twice_is_refused(tmp_path):
+    source = tmp_path / "source"
+    write_wrapper(source, published_text(), PREFIXES["transformers 5"])
+    tensors = load_file(source / "model.safetensors")
+    name = "model.language_model.norm.weight"
+    save_file(tensors | {"text_model.norm.weight": tensors[name]}, source / "model.safetensors")
+    with pytest.raises(WeightsError, match=r"is a second norm\.weight"):
+        load_pretrained(source)
