@@ -68,7 +68,7 @@ APPLICATION = (
 )
 # The files of the package that a file needs, also those that it imports only inside functions.
 MOST_FILES = {
-    "pretrained/load": 43,  # with the text half of wrappers and stacks of experts
+    "pretrained/load": 41,
     "inference/inside/capture": 33,
     "training/program": 42,
     "open_model": 75,

@@ -19,6 +19,7 @@ from typing import Any
 
 import transformers
 from transformers import (
+    CONFIG_MAPPING,
     AutoConfig,
     PreTrainedConfig,
     masking_utils,
@@ -35,13 +36,13 @@ OF_ALIAS = re.compile(r': alias\("(\w+)"')
 
 
 def list_model_types() -> list[str]:
-    """Lists the model_types that family files read."""
+    """Lists the model_types that family files read and transformers has."""
     found = set()
     for path in MODELS.glob("*.py"):
         text = path.read_text()
         found |= {*OF_FILE.findall(text)}
         found |= {name.replace("_", "-") for name in OF_ALIAS.findall(text)}
-    return sorted(found)
+    return sorted(found & set(CONFIG_MAPPING))
 
 
 SHARED = (

@@ -133,10 +133,11 @@ WRITTEN_NAMES = {
 }
 MODEL_TYPE = r'^    (?:model_type=)?"([\w-]+)",$'  # in the file of a family
 ALIASES = ("xlm-roberta",)  # rows of models/roberta.py that no file of draws names
-WITH_IMAGES = ("gemma3", "clip")  # configs of which only the text half is here
 WITHOUT_TEXT = ("base", "pretraining")  # heads that models of images and audio have, too
 OTHER_TEXTS = ("dpr", "rag", "mistral4")  # models of texts that have no auto class but the base
 NONE = "none of these"
+BY_HAND = "## Models that see or hear too\n"
+NOT_HERE = "## Not here"
 Arrays = dict[str, np.ndarray]
 
 
@@ -149,7 +150,7 @@ def families(only: str) -> dict[str, dict[str, Any]]:
         model_types += [name for name in named if name.replace("-", "_") == path.stem]
     for name in model_types:
         stem = name.replace("-", "_")
-        if stem not in found and stem not in WITH_IMAGES:
+        if stem not in found:
             found[stem] = {"model_type": name, "draws": [DRAWS.get(stem, {})]}
     return {name: found[name] for name in sorted(found) if is_chosen(name, only)}
 
@@ -210,13 +211,23 @@ def lacks() -> dict[str, str]:
     names |= set(OTHER_TEXTS)
     ours = {family.get("model_type", stem) for stem, family in families("").items()}
     found = {}
-    for name in sorted(names - ours - {*WITH_IMAGES}):
+    for name in sorted(names - ours):
+        if reads_text_half(name, ours):
+            continue
         folder = models / configuration_auto.model_type_to_module_name(name)
         sources = sorted(folder.glob("modeling_*.py"))
         text = "".join(path.read_text() for path in sources if "_flax" not in path.name)
         parts = (part for part, pattern in LACKS.items() if re.search(pattern, text))
         found[name] = next(parts, NONE)
     return found
+
+
+def reads_text_half(name: str, ours: set[str]) -> bool:
+    """Returns whether a model_type is a wrapper of a text model that is here."""
+    import transformers
+
+    specs = transformers.CONFIG_MAPPING[name].sub_configs_defaults
+    return "text_config" in specs and specs["text_config"].model_type in ours
 
 
 def classes(model_type: str) -> dict[str, str]:
@@ -609,14 +620,21 @@ def table(out: Path) -> None:
         filled = [cell(heads.get(name)) for name in names]
         filled += [largest(heads, "loss"), largest(heads, "gradient")]
         lines.append(f"| {family} | " + " | ".join(filled) + " |")
-    lines += ["", *missing(json.loads((out / "lacks.json").read_text()), len(cells))]
+    lines += ["", written_by_hand(PAGE.read_text())]
+    lines += [*missing(json.loads((out / "lacks.json").read_text()), len(cells))]
     PAGE.write_text("\n".join(lines) + "\n")
+
+
+def written_by_hand(page: str) -> str:
+    """Returns the section of the page on wrappers, which this tool does not make."""
+    section = page.partition(BY_HAND)[2].partition(NOT_HERE)[0]
+    return f"{BY_HAND}{section.rstrip()}\n"
 
 
 def missing(lacks: dict[str, str], ours: int) -> list[str]:
     """Returns the lines on families of transformers that are not here, by what they need."""
     lines = [
-        "## Not here",
+        NOT_HERE,
         "",
         f"Of {len(lacks) + ours} model types with which transformers writes, fills in, classifies"
         f" or encodes text, {len(lacks)} are not here. They are listed by the first part that"

@@ -166,6 +166,8 @@ class Architecture(Record):
     attention_gate: bool = False
     # each head learns the logit of one more column, which has no value (gpt-oss)
     attention_sinks: bool = False
+    # generation reads prompts both ways, as a prefix language model (PaliGemma)
+    bidirectional_prompt: bool = False
     task_type_vocab_size: Count = 0  # a table of tasks, whose first row counts (ERNIE)
     position: Any = plugin_field("positions", "nope")
     attention_scale: NotNegative | None = None  # None: 1 / sqrt(head_dim)

@@ -185,6 +185,9 @@ def _hidden(
     decode = functools.partial(
         model.apply, {"params": params}, method="decode", cache=cache, cache_index=first
     )
+    is_prompt = isinstance(first, int)  # the slots of later tokens are traced
+    if model.cfg.bidirectional_prompt and is_prompt:
+        decode = functools.partial(decode, prefix_mask=mask_BS)
     if is_encoder_decoder(model.cfg):
         decoder_inputs = {"decoder_attention_mask": mask_BS, "decoder_position_ids": positions_BT}
         return decode(tokens_BT, encoded_BSD, attention_mask=rows.source_mask_BS, **decoder_inputs)

@@ -9,6 +9,7 @@ Reference: Gemma Team, "Gemma: Open Models Based on Gemini Research and Technolo
 from functools import partial
 
 from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build_config
@@ -47,7 +48,24 @@ def read(fields: Fields) -> ModelFields:
     if fields.get("hidden_act") in (None, "gelu"):
         act["activation"] = "gelu_tanh"
     fields.get("hidden_activation")
-    return llama_like.read_heads(fields, kv_heads=16, head_dim=256) | act
+    heads = llama_like.read_heads(fields, kv_heads=16, head_dim=256)
+    return heads | read_prompt(fields) | act
+
+
+def read_prompt(fields: Fields) -> ModelFields:
+    """Reads whether generation reads prompts both ways, as the text half of PaliGemma does.
+
+    Other heads would read the whole text both ways.
+    """
+    if fields.head != "lm":
+        fields.require(BOTH_WAYS, False)
+    return {"bidirectional_prompt": fields.get(BOTH_WAYS, False)}
+
+
+def write_prompt(cfg: ModelConfig) -> Json:
+    if not cfg.bidirectional_prompt:
+        return {}
+    return {BOTH_WAYS: True}
 
 
 def write_activation(cfg: ModelConfig, field: str) -> dict[str, str]:
@@ -62,12 +80,19 @@ def heads(name: str) -> dict[str, Head]:
     return llama_like.heads(name, only=Model.heads)
 
 
-FIXED = {"use_bidirectional_attention": False, "attention_bias": False}
+BOTH_WAYS = "use_bidirectional_attention"
+FIXED = {"attention_bias": False}
+
+
+def write(cfg: ModelConfig) -> Json:
+    return llama_like.write_heads(cfg) | write_activation(cfg, "hidden_act") | write_prompt(cfg)
+
+
 PUBLISHED = llama_like.published(
     "gemma",
     sentencepiece="bos",
     heads=heads("Gemma"),
     fixed=FIXED,
     read=read,
-    write=lambda cfg: llama_like.write_heads(cfg) | write_activation(cfg, "hidden_act"),
+    write=write,
 )

@@ -74,6 +74,7 @@ def read(fields: Fields) -> ModelFields:
         "windows": read_windows(fields, layers, lambda i: i % 2 == 0, window),
         "attention_scale": fields.size("query_pre_attn_scalar", 256.0) ** -0.5,
         **read_caps(fields),
+        **gemma.read_prompt(fields),
     }
 
 
@@ -83,6 +84,7 @@ def write(cfg: ModelConfig) -> Json:
     return (
         llama_like.write_heads(cfg)
         | gemma.write_activation(cfg, "hidden_activation")
+        | gemma.write_prompt(cfg)
         | {
             "sliding_window": max(cfg.windows) or 4096,
             "layer_types": layer_types(cfg),

@@ -1,7 +1,7 @@
 """gpt-oss: a decoder of experts, with sinks in its attention and every other layer local.
 
 Its experts clip the gate and what it multiplies, and have biases, as the router has. Published
-files hold the experts' matrices in MXFP4 (pretrained/mxfp4.py).
+files hold the experts' matrices in MXFP4 (pretrained/tensor_forms.py).
 
 Reference: OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card" (2025), section 2.
 """

@@ -310,6 +310,8 @@ def write_config(family: ModuleType, cfg: ModelConfig) -> Json:
 def _check_quantization(quantization: Json) -> None:
     """Refuses weights that are quantized in another way than those of gpt-oss and DeepSeek-V3."""
     method = quantization.get("quant_method")
+    if method is None and any(name.startswith("load_in_") for name in quantization):
+        method = "bitsandbytes"  # which did not name itself at first
     if method not in ("mxfp4", "fp8"):
         raise ConfigError(
             f"config.json: quantization_config: weights quantized by {quote_value(method)} are not"
@@ -317,13 +319,13 @@ def _check_quantization(quantization: Json) -> None:
         )
     if method != "fp8":
         return
-    from flaxformer_lite.pretrained import fp8  # for such files alone
+    from flaxformer_lite.pretrained.tensor_forms import FP8_BLOCK  # for such files alone
 
-    size = quantization.get("weight_block_size")
-    if size != [fp8.BLOCK, fp8.BLOCK]:
+    size = quantization.get("weight_block_size", [FP8_BLOCK, FP8_BLOCK])
+    if size != [FP8_BLOCK, FP8_BLOCK]:
         raise ConfigError(
             f"config.json: quantization_config: weight_block_size={quote_value(size)}: FP8 is read"
-            f" with a factor for each block of {fp8.BLOCK} x {fp8.BLOCK}; fetch the model in"
+            f" with a factor for each block of {FP8_BLOCK} x {FP8_BLOCK}; fetch the model in"
             " bfloat16."
         )
 

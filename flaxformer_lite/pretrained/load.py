@@ -10,8 +10,6 @@ from pathlib import Path
 
 import flax.linen as nn
 import jax
-import ml_dtypes
-import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from flaxformer_lite.config import ConfigError, ModelConfig, check_family
@@ -28,11 +26,9 @@ from flaxformer_lite.pretrained.folder import open_weights, read_config
 from flaxformer_lite.pretrained.layouts import Place
 from flaxformer_lite.pretrained.lazy_params import reader_of, stored_tree
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
-from flaxformer_lite.pretrained.stacked_experts import split_experts
+from flaxformer_lite.pretrained.tensor_forms import with_plain_forms
 from flaxformer_lite.pretrained.tensor_names import shapes_side_by_side
 
-MXFP4 = np.dtype(np.uint8)  # two numbers in a byte
-FP8 = np.dtype(ml_dtypes.float8_e4m3fn)
 BODY = (
     "token_embed",
     "embed",
@@ -154,8 +150,7 @@ def open_published(
     cfg = plugin.PUBLISHED.settle(cfg, {name: tensor.array for name, tensor in tensors.items()})
     # Before the shapes are compared: a quantized matrix and its scales are two tensors, of other
     # shapes.
-    tensors = _dequantized(tensors)
-    tensors = split_experts(plugin.PUBLISHED.names(cfg), tensors)
+    tensors = with_plain_forms(plugin.PUBLISHED.names(cfg), tensors)
     model = check_family(cfg)(cfg, source=source or str(folder))
     shapes = parameter_shapes(model)
     places = tensor_names.places(plugin.PUBLISHED, cfg, shapes_side_by_side(cfg, shapes))
@@ -207,20 +202,6 @@ def per_class(model: nn.Module) -> set[str]:
     shapes = parameter_shapes(model)
     others = parameter_shapes(larger)
     return {path for path, leaf in shapes.items() if leaf.shape != others[path].shape}
-
-
-def _dequantized(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Joins matrices in few bits with their scales; only files that hold such import their form."""
-    dtypes = {tensor.dtype for tensor in tensors.values()}
-    if MXFP4 in dtypes:
-        from flaxformer_lite.pretrained import mxfp4
-
-        tensors = mxfp4.with_dequantized(tensors)
-    if FP8 in dtypes:
-        from flaxformer_lite.pretrained import fp8
-
-        tensors = fp8.with_dequantized(tensors)
-    return tensors
 
 
 def _has(tensors: dict[str, Tensor], place: Place) -> bool:

@@ -13,7 +13,7 @@ from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json, quote_value
 from flaxformer_lite.models.weight_map import ENDINGS, WeightRow
-from flaxformer_lite.pretrained.safetensors import Tensor
+from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
 
 LOG = logging.getLogger("flaxformer_lite")
 NESTED = ("thinker_config", "text_config", "llm_config", "language_config")
@@ -31,14 +31,15 @@ SAME = {
 }
 # fields of the whole that are about its text, too, and count before those of the half
 OF_WHOLE = ("tie_word_embeddings", "projection_dim", "quantization_config", "id2label", "label2id")
-# what the code of a half does, whatever its config says
-# A PaliGemma computes text alone causally; its processor asks for prompts read both ways.
-CAUSAL: Json = {"use_bidirectional_attention": False}
+# what the code of a wrapper or of its half does, whatever their config says
 FIXED: dict[str, Json] = {
-    "gemma": CAUSAL,
-    "gemma2": CAUSAL,
+    # the token_type_ids of its processor
+    "paligemma": {"use_bidirectional_attention": True},
     "qwen3_vl_moe_text": {"norm_topk_prob": True},
 }
+# Only their own classes scale the logits of Cohere and Granite, and one wrapper does.
+SCALES = ("logit_scale", "logits_scaling")
+SCALED = ("hyperclovax_vision_v2",)
 TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")  # of the whole where the half has none
 # modules around the text half
 AROUND = re.compile(r"^(?:(?:thinker|model|language_model|text_model)\.)+")
@@ -66,21 +67,17 @@ def flatten(published: Json, folder: Path) -> Json:
             f"{folder}/config.json: text model_type {quote_value(kind)} is not here"
             f"{near or '; docs/families.md lists those that are.'}"
         )
-    if name == "paligemma":
-        LOG.warning(
-            "%s: prompts are read causally, as the model reads text alone; with the"
-            " token_type_ids of its processor it reads them both ways.",
-            folder,
-        )
     # The file decides where neither says: tables that differ are untied.
     tied = {"tie_word_embeddings": text.get("tie_word_embeddings", True)}
     outer = {field: published[field] for field in OF_WHOLE if published.get(field) is not None}
-    tokens = {field: published[field] for field in TOKENS if field in published}
-    flat = tokens | text | tied | outer | FIXED.get(_name_of(text), {})
+    tokens = {field: published.get(field) for field in TOKENS if text.get(field) is None}
+    flat = text | tokens | tied | outer
+    flat |= FIXED.get(name, {}) | FIXED.get(_name_of(text), {})
     flat["model_type"] = family.PUBLISHED.model_type
-    flat["architectures"] = [_architecture(published, family)]
-    if "logit_scale" in flat:
-        flat["logit_scale"] = 1.0  # only Cohere's own class scales its logits
+    flat["architectures"] = [_architecture(published, text, family)]
+    for field in SCALES:
+        if field in flat and name not in SCALED:
+            flat[field] = 1.0
     for field in ("rope_scaling", "rope_parameters"):
         rope = flat.get(field)
         # Texts stand at the same place on all axes of an image.
@@ -93,6 +90,9 @@ def take_text(published: Json, tensors: dict[str, Tensor], folder: Path) -> dict
     """Returns the tensors of a wrapper's text half by the names that its own folder has.
 
     Those of other parts are left out with a notice; a folder of another kind is left as it is.
+
+    Raises:
+      WeightsError: two tensors have one name without the modules around them.
     """
     text = _text_of(published)
     family = text and _family_of(text)
@@ -107,6 +107,11 @@ def take_text(published: Json, tensors: dict[str, Tensor], folder: Path) -> dict
     for name, tensor in tensors.items():
         short = AROUND.sub("", name)
         if OF_TEXT.search(name) or short.partition(".")[0] in roots:
+            if short in kept:
+                raise WeightsError(
+                    f"{folder}: {name} is a second {short}: the text half is there twice; remove"
+                    " one."
+                )
             kept[short] = tensor
         else:
             others[short.partition(".")[0]] += 1
@@ -131,7 +136,7 @@ def _text_of(published: Json) -> Json | None:
     for field in NESTED:
         if isinstance(inner.get(field), dict):
             inner = inner[field]
-    if inner is published and "vision_config" not in published:
+    if inner is published and not published.get("vision_config"):
         return None
     # in CLIP's old files, what differs from the defaults
     return inner | (published.get("text_config_dict") or {})
@@ -148,13 +153,19 @@ def _family_of(text: Json) -> ModuleType | None:
     return None
 
 
-def _architecture(published: Json, family: ModuleType) -> str:
-    """Returns the class of the text half that has the head of the wrapper's class."""
+def _architecture(published: Json, text: Json, family: ModuleType) -> str:
+    """Returns the class of the text half that has the head of the wrapper's class.
+
+    A class of its publisher's own (InternVLChatModel) tells of no head, but the half's may.
+    """
     named = (published.get("architectures") or [""])[0]
+    own = (text.get("architectures") or [""])[0]
     heads = family.PUBLISHED.heads
-    for spelled in heads.values():
+    for head, spelled in heads.items():
         if spelled.architecture == named:
             return named
+        if spelled.architecture == own and head != "none" and str(named).endswith("Model"):
+            return own
     for ending in sorted(ENDS, key=len, reverse=True):
         if str(named).endswith(ending) and ENDS[ending] in heads:
             head = ENDS[ending]

@@ -10,8 +10,8 @@ import pytest
 
 from flaxformer_lite import load_pretrained
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.pretrained.fp8 import Fp8Tensor
 from flaxformer_lite.pretrained.safetensors import WeightsError, open_file, save_file
+from flaxformer_lite.pretrained.tensor_forms import Fp8Tensor
 from tests.pretrained import recipe
 from tests.pretrained.test_families import FAMILIES, config_of, tensors_of
 

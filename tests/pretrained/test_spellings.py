@@ -234,7 +234,6 @@ REFUSED = [
         "scale_attn_by_inverse_layer_idx=True changes",
     ),
     ("gemma2_lm", {"layer_types": ["chunked_attention"] * 9}, "layer_types=.* must be"),
-    ("gemma_lm", {"use_bidirectional_attention": True}, "use_bidirectional_attention=True changes"),
 ]
 
 
@@ -256,3 +255,14 @@ def test_what_we_would_compute_wrongly_is_refused(name, changes, told):
 def test_activations_of_gemma_go_both_ways(name, field, activation):
     cfg = read(name, **{field: activation})
     assert write_config(family_of(published(name), ROOT), cfg)[field] == activation
+
+
+@pytest.mark.parametrize("name", ["gemma_lm", "gemma2_lm"])
+def test_a_prompt_both_ways_goes_both_ways_and_is_of_language_models_alone(name):
+    config = published(name, use_bidirectional_attention=True)
+    family = family_of(config, ROOT)
+    cfg = read_config(family, config, "lm")
+    assert cfg.bidirectional_prompt
+    assert write_config(family, cfg)["use_bidirectional_attention"]
+    with pytest.raises(ConfigError, match="use_bidirectional_attention=True changes"):
+        read_config(family, config, "sequence_classification")

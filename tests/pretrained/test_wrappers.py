@@ -2,13 +2,18 @@
 
 import json
 import logging
+from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from flaxformer_lite import load_pretrained, save_pretrained
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.inference.engine import PromptRows, prefill
+from flaxformer_lite.inference.generate import generate
+from flaxformer_lite.pretrained import wrappers
+from flaxformer_lite.pretrained.safetensors import WeightsError
 from tests.pretrained.fixtures import ROOT, loaded, stored
 from tests.pretrained.test_families import FAMILIES, write_files
 
@@ -30,14 +35,14 @@ def published_text(name="llama_lm"):
     return json.loads((ROOT / name / "config.json").read_text())
 
 
-def write_wrapper(folder, text, prefixes, name="llama_lm"):
+def write_wrapper(folder, text, prefixes, name="llama_lm", model_type="sees"):
     """Writes a fixture as the text half of a model with images."""
     body, head = prefixes
     folder.mkdir()
     nested = {"text_config": text, "vision_config": {"hidden_size": 9}}
     if body.startswith("thinker."):
         nested = {"thinker_config": nested}
-    config = {"model_type": "sees", "architectures": ["SeesForConditionalGeneration"]} | nested
+    config = {"model_type": model_type, "architectures": ["SeesForConditionalGeneration"]} | nested
     (folder / "config.json").write_text(json.dumps(config))
     tensors = dict(OTHERS)
     for one, tensor in stored(ROOT / name).items():
@@ -106,3 +111,96 @@ def test_kimi_is_read_as_deepseek_v3_alone_and_below_images(tmp_path):
         again, same = load_pretrained(folder)
         assert again.cfg == model.cfg
         np.testing.assert_array_equal(again.apply({"params": same}, IDS).logits, due)
+
+
+# transformers 5.23, of the same weights as a PaliGemma 2 with the token_type_ids of its processor:
+# the first logits of the last token of each prompt
+BOTH_WAYS = [
+    [1.560934066772461, 0.748465895652771, 0.7632913589477539, 0.9387471675872803],
+    [1.810775876045227, -0.5098708868026733, -0.4924122095108032, -1.1810193061828613],
+]
+
+
+def test_a_paligemma_reads_its_prompt_both_ways_and_past_windows(tmp_path):
+    source = tmp_path / "source"
+    text = published_text("gemma2_lm") | {"sliding_window": 3}
+    write_wrapper(source, text, PREFIXES["transformers 4"], "gemma2_lm", "paligemma")
+    model, params = load_pretrained(source)
+    ids = np.array([[5, 9, 31, 7, 20, 12], [0, 0, 8, 2, 40, 11]], np.int32)
+    rows = PromptRows(np.array([0, 2], np.int32))
+    logits, _ = prefill(model, params, ids, rows, None, slots=8)
+    np.testing.assert_allclose(logits[:, :4], BOTH_WAYS, rtol=1e-5)
+    keep = ids != 0
+    whole = model.apply({"params": params}, ids, attention_mask=keep, prefix_mask=keep).logits
+    np.testing.assert_allclose(whole[:, -1, :4], BOTH_WAYS, rtol=1e-5)
+    written = generate(
+        model, params, ids, attention_mask=keep, max_new_tokens=6, temperature=0, eos_token_id=None
+    )
+    np.testing.assert_array_equal(np.asarray(written)[:, 6:], [[33] * 6, [11] * 6])
+    save_pretrained(tmp_path / "again", model, params)
+    assert load_pretrained(tmp_path / "again")[0].cfg == model.cfg
+
+
+def test_a_gemma4_is_read_as_its_text_model(tmp_path):
+    """Torch's numbers of a Gemma4ForConditionalGeneration, to 3e-6: docs/families.md."""
+    plain = tmp_path / "plain"
+    text = FAMILIES["gemma4_text"]["config"]
+    write_files(text, plain)
+    wrapped = tmp_path / "wrapped"
+    wrapped.mkdir()
+    nested = {"model_type": "gemma4", "architectures": ["Gemma4ForConditionalGeneration"]}
+    nested |= {"text_config": text, "vision_config": {"hidden_size": 9}, "audio_config": None}
+    (wrapped / "config.json").write_text(json.dumps(nested))
+    tensors = {"model.embed_vision.embedding_projection.weight": np.ones((3, 2), np.float32)}
+    for name, tensor in stored(plain).items():
+        tensors[name.replace("model.", "model.language_model.", 1)] = tensor
+    save_file(tensors | OTHERS, wrapped / "model.safetensors")
+    model, params = load_pretrained(plain)
+    again, same = load_pretrained(wrapped)
+    assert again.cfg == model.cfg
+    due = model.apply({"params": params}, IDS % text["vocab_size"]).logits
+    np.testing.assert_array_equal(
+        again.apply({"params": same}, IDS % text["vocab_size"]).logits, due
+    )
+
+
+def flat_of(text, **outer):
+    """The config of the text half of a wrapper with these fields."""
+    nested = {"model_type": "sees", "architectures": ["SeesForConditionalGeneration"]}
+    nested |= {"text_config": text, "vision_config": {"hidden_size": 9}}
+    return wrappers.flatten(nested | outer, Path("folder"))
+
+
+def test_a_class_of_a_publisher_has_the_head_of_its_text_half():
+    text = published_text() | {"architectures": ["LlamaForCausalLM"]}
+    flat = flat_of(text, model_type="internvl_chat", architectures=["InternVLChatModel"])
+    assert flat["architectures"] == ["LlamaForCausalLM"]
+    flat = flat_of(text | {"architectures": None}, architectures=["LlavaModel"])
+    assert flat["architectures"] == ["LlamaModel"]
+
+
+def test_tokens_of_the_whole_count_where_the_half_has_null():
+    flat = flat_of(published_text() | {"pad_token_id": None, "eos_token_id": 7}, pad_token_id=3)
+    assert flat["pad_token_id"] == 3
+    assert flat["eos_token_id"] == 7
+
+
+@pytest.mark.parametrize(("name", "scale"), [("llava_next", 1.0), ("hyperclovax_vision_v2", 8.0)])
+def test_logits_are_scaled_where_the_wrapper_scales_them(name, scale):
+    text = FAMILIES["granite"]["config"] | {"logits_scaling": 8.0}
+    assert flat_of(text, model_type=name)["logits_scaling"] == scale
+
+
+def test_a_null_vision_config_is_no_wrapper():
+    config = published_text() | {"vision_config": None}
+    assert wrappers.flatten(config, Path("folder")) is config
+
+
+def test_a_text_half_that_is_there_twice_is_refused(tmp_path):
+    source = tmp_path / "source"
+    write_wrapper(source, published_text(), PREFIXES["transformers 5"])
+    tensors = load_file(source / "model.safetensors")
+    name = "model.language_model.norm.weight"
+    save_file(tensors | {"text_model.norm.weight": tensors[name]}, source / "model.safetensors")
+    with pytest.raises(WeightsError, match=r"is a second norm\.weight"):
+        load_pretrained(source)

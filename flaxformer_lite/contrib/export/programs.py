@@ -85,6 +85,11 @@ def programs_of(model: nn.Module, layers: SentenceLayers | None = None) -> list[
     if cfg.skeleton == "encoder_decoder" and cfg.head == "lm":
         encode = _encode_source(model)
         return [encode, _decode_target(model, encode)]
+    if cfg.bidirectional_prompt:
+        raise ConfigError(
+            "bidirectional_prompt=True: a file cannot tell a prompt, which this model reads both"
+            " ways, from what it has written; serve the folder that convert writes."
+        )
     if cfg.skeleton == "decoder" and cfg.head == "lm":
         return [_decode(model)]
     if cfg.skeleton in ("encoder", "decoder"):

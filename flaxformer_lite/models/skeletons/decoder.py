@@ -140,10 +140,13 @@ class DecoderModel(Hinted):
             if token_type_ids is not None:
                 token_type_ids = packed.pack(jnp.asarray(token_type_ids))
         structure = masks.causal()
+        beyond = None
         if prefix_mask is not None:
             structure = structure | masks.prefix(prefix_mask)
+            if self.cfg.bidirectional_prompt:  # PaliGemma 2 sees its prompt past windows, too
+                beyond = masks.segments(jnp.asarray(prefix_mask).astype(jnp.int32))
         mask = visibility_mask(attention_mask, segment_ids, None, structure=structure)
-        context = Context(mask=mask, structured=True)
+        context = Context(mask=mask, beyond=beyond, structured=True)
         if attention_mask is not None and segment_ids is None:
             context = context.replace(columns_BS=positions_from_mask(attention_mask))
         if segment_ids is not None and cache is not None and not self.cfg.position.by_difference:

@@ -521,6 +521,8 @@ class Attention(ContextLayer):
         # Without a causal order, a window reaches equally far to both sides.
         ahead = 0 if self.causal else window - 1
         near = masks.window(window - 1, ahead)
+        if context.beyond is not None:
+            near = near | context.beyond
         return masks.both(mask, near, q_index_T, k_index_S)
 
     def _bias(

@@ -31,6 +31,7 @@ class Context(flax.struct.PyTreeNode):
         hides later columns as well, unless `structured`. With a cache: a Mask is over all slots,
         not over this call's tokens.
       cross_mask: the same, for decoder rows and encoder columns.
+      beyond: a Mask of what `mask` lets rows see outside of a layer's window, too.
       position_ids_BT: int32, [1, T] or [B, T]; None counts from the first slot.
       starts_BT: bool, True for the first token of a document, and
       keep_BT: bool, False for padding: `mask` for recurrent layers (nn/modules/documents.py).
@@ -52,6 +53,7 @@ class Context(flax.struct.PyTreeNode):
 
     mask: Mask | jax.Array | None = None
     cross_mask: Mask | jax.Array | None = None
+    beyond: Mask | None = None
     position_ids_BT: jax.Array | None = None
     starts_BT: jax.Array | None = None
     keep_BT: jax.Array | None = None

@@ -192,6 +192,9 @@ def test_what_a_file_cannot_know_is_refused():
     model, _ = built(cfg)
     with pytest.raises(ConfigError, match=r"position.name='learned'.*nope"):
         programs_of(model)
+    model, _ = built(small("gemma", 1, bidirectional_prompt=True))
+    with pytest.raises(ConfigError, match="bidirectional_prompt=True: a file cannot tell"):
+        programs_of(model)
 
 
 def test_weights_are_stored_smaller():
