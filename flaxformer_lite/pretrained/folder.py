@@ -9,9 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
 from flaxformer_lite import hints, registry
 from flaxformer_lite.files.publish import recover_directory
-from flaxformer_lite.files.read import Json, quote_name, quote_value, read_object
+from flaxformer_lite.files.read import Json, quote_name, quote_value, read_bytes, read_object
 from flaxformer_lite.pretrained import wrappers
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, open_file
 
@@ -23,6 +25,7 @@ OTHERS = {
     "model.ckpt.index": "a TensorFlow checkpoint",
     "tf_model.h5": "Keras weights",
 }
+STATIC = "0_StaticEmbedding"  # where sentence-transformers puts a static embedding
 UNREAD = {  # files of checkpoints that are not read, by pattern
     "manifest.ocdbt": "an Orbax checkpoint of a program that has no reader here",
     "*/manifest.ocdbt": "an Orbax checkpoint of a program that has no reader here",
@@ -90,6 +93,21 @@ def find_foreign(folder: Path) -> Foreign | None:
     return found[0] if found else None
 
 
+def find_body(folder: Path) -> Path:
+    """Returns the folder of the weights: that of a static embedding may be an inner one."""
+    if (folder / STATIC).is_dir():
+        return folder / STATIC
+    return folder
+
+
+def is_static(folder: Path) -> bool:
+    """Returns whether sentence-transformers says, where no config.json does, that it is a table."""
+    modules = folder / "modules.json"
+    if (folder / "config.json").exists() or not modules.is_file():
+        return False
+    return b"StaticEmbedding" in read_bytes(modules)
+
+
 def check_exists(folder: Path) -> None:
     """Refuses a path that is no directory, such as a model's name on a hub."""
     if folder.is_dir():
@@ -109,6 +127,8 @@ def read_config(folder: Path) -> dict:
     if not path.exists():
         _follow(path)
         check_exists(folder)
+        if is_static(folder):
+            return {"model_type": "static_embedding", "architectures": ["StaticEmbeddingModel"]}
         if (folder / "adapter_config.json").is_file():
             raise WeightsError(
                 f"{folder}: an adapter alone; pass its model's directory, with adapter= this one."
@@ -143,11 +163,28 @@ def open_weights(folder: Path) -> dict[str, Tensor]:
       WeightsError: there are no weights that can be read, or a file is damaged or outside the
         directory.
     """
-    tensors = _open_all(folder)
+    tensors = _open_all(find_body(folder))
+    if "embeddings" in tensors:
+        tensors = _join_model2vec(tensors, folder)
     if (folder / "config.json").is_file():
         published = read_object(folder / "config.json", error=WeightsError)
         return wrappers.take_text(published, tensors, folder)
     return tensors
+
+
+def _join_model2vec(tensors: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:
+    """Returns Model2Vec's table with a row for each token, where several tokens share one."""
+    table_VD = tensors["embeddings"].array.astype(np.float32)
+    try:
+        if "mapping" in tensors:
+            table_VD = table_VD[tensors["mapping"].array]
+        if "weights" in tensors:
+            table_VD = table_VD * tensors["weights"].array[:, None]
+    except (IndexError, ValueError) as error:
+        raise WeightsError(
+            f"{folder}: embeddings, mapping and weights do not fit each other ({error})."
+        ) from None
+    return tensors | {"embeddings": Tensor(table_VD)}
 
 
 def _open_all(folder: Path) -> dict[str, Tensor]:

@@ -11,7 +11,13 @@ from pathlib import Path
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json, quote_value, read_bytes, read_object, read_text
 from flaxformer_lite.pretrained import hf_config, wrappers
-from flaxformer_lite.pretrained.folder import Foreign, check_exists, find_foreign
+from flaxformer_lite.pretrained.folder import (
+    Foreign,
+    check_exists,
+    find_body,
+    find_foreign,
+    is_static,
+)
 from flaxformer_lite.text import (
     older_files,
     saved_files,
@@ -24,6 +30,7 @@ from flaxformer_lite.text.m2m_100 import M2M100
 from flaxformer_lite.text.marian import Marian
 from flaxformer_lite.text.numbered_pieces import VOCABULARY, NumberedPieces
 from flaxformer_lite.text.published_tokenizer import JSON, PublishedTokenizer
+from flaxformer_lite.text.static_tokenizer import StaticTokenizer
 
 BYTES = "tokenizer.bytes"
 SENTENCEPIECE = ("spiece.model", "tokenizer.model")
@@ -61,6 +68,9 @@ def read_tokenizer(folder: Path, *, family: str | None = None) -> PublishedToken
         foreign = find_foreign(folder)
         if foreign:
             return _of_another_program(foreign, family)
+    static = read_static_tokenizer(folder)
+    if static:
+        return PublishedTokenizer(static, {}, "", static.spelled)
     config = with_tokens_map(folder, _read(folder / "tokenizer_config.json"))
     template = _chat_template(folder, config)
     try:
@@ -99,6 +109,22 @@ def read_tokenizer(folder: Path, *, family: str | None = None) -> PublishedToken
     raise ConfigError(
         f"{folder}: no tokenizer; put the model's tokenizer.json or sentencepiece model there."
     )
+
+
+def read_static_tokenizer(folder: Path) -> StaticTokenizer | None:
+    """Reads the tokenizer of a static embedding; None for models of other kinds.
+
+    Raises:
+      ConfigError: it is missing or damaged.
+    """
+    config = _read(folder / "config.json")
+    if not is_static(folder) and config.get("model_type") not in ("static_embedding", "model2vec"):
+        return None
+    path = find_body(folder) / JSON
+    try:
+        return StaticTokenizer(read_bytes(path, limit=saved_files.LARGEST), config)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: cannot be read as a tokenizer: {error}") from None
 
 
 def _of_another_program(foreign: Foreign, family: str | None) -> PublishedTokenizer:

@@ -84,7 +84,12 @@ class SentenceEmbeddings(Task):
     # pass (GradCache)
     whole_batch: bool = False
 
-    skeletons: ClassVar[tuple[str, ...]] = ("encoder", "encoder_decoder", "decoder")
+    skeletons: ClassVar[tuple[str, ...]] = (
+        "encoder",
+        "encoder_decoder",
+        "decoder",
+        "embedding",
+    )
     chunked = True
     adopts = ("pooling",)
     usual_pooling: ClassVar[str] = "mean"
@@ -136,6 +141,11 @@ class SentenceEmbeddings(Task):
         )
 
     def fit_model(self, model: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
+        if not model.layers:
+            raise ConfigError(
+                f"model.family={model.family!r}: static embeddings are evaluated here, but trained"
+                " by sentence-transformers; choose a model with layers."
+            )
         wide = [size for size in self.sizes if size >= model.d_model]
         if wide:
             raise ConfigError(
