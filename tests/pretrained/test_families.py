@@ -4,6 +4,7 @@ torch writes; each has a file in tests/pretrained/families, made by tools/scoreb
 import json
 from pathlib import Path
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -167,6 +168,20 @@ def test_an_esm_predicts_contacts_and_rounds_frequencies_as_its_file(tmp_path):
                 load_pretrained(source)
         else:
             assert load_pretrained(source)[0].cfg.position.float16_frequencies == rounded
+
+
+def test_a_jina_body_is_read_where_its_file_names_a_language_model(tmp_path):
+    """As the published folders do; without its classes, ALiBi is refused, never read as BERT's."""
+    source = tmp_path / "source"
+    config = FAMILIES["jina_bert"]["config"]
+    write_files(config | {"architectures": ["JinaBertModel"]}, source)
+    due = load_pretrained(source)
+    (source / "config.json").write_text(json.dumps(config))
+    model, params = load_pretrained(source)
+    assert (model.cfg.family, model.cfg.head) == ("jina_bert", "none")
+    chex.assert_trees_all_equal(params, due[1])
+    with pytest.raises(ConfigError, match="position_embedding_type='alibi'"):
+        config_of(config, "BertModel")
 
 
 REFUSED = {
