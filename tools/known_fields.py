@@ -25,6 +25,7 @@ from transformers import (
     modeling_layers,
     modeling_rope_utils,
 )
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from flaxformer_lite.pretrained.harmless_fields import HARMLESS
 
@@ -35,13 +36,13 @@ OF_ALIAS = re.compile(r': alias\("(\w+)"')
 
 
 def list_model_types() -> list[str]:
-    """Lists the model_types that family files read."""
+    """Lists the model_types that family files read and transformers has."""
     found = set()
     for path in MODELS.glob("*.py"):
         text = path.read_text()
         found |= {*OF_FILE.findall(text)}
         found |= {name.replace("_", "-") for name in OF_ALIAS.findall(text)}
-    return sorted(found)
+    return sorted(found & CONFIG_MAPPING_NAMES.keys())
 
 
 SHARED = (

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig
 from flaxformer_lite.files.read import KINDS, is_kind, quote_value
 from flaxformer_lite.registry import did_you_mean
 
@@ -150,6 +150,28 @@ def read_windows(
             f"config.json: a layer slides over a window of {window}: must be at least 1."
         )
     return shortest_pattern([window if kind == "sliding_attention" else 0 for kind in kinds])
+
+
+def read_kinds(
+    fields: Fields, layers: int, kinds: Mapping[str, LayerKind], usual: Callable[[int], str]
+) -> tuple[LayerKind, ...]:
+    """Returns the shortest pattern of kinds of layers, by their names in `layer_types`.
+
+    Args:
+      fields: a published config.
+      layers: number of layers.
+      kinds: those that the family has, by name.
+      usual: the name of a layer's kind if `layer_types` is absent.
+    """
+    types = fields.get("layer_types", kind=list)
+    if types is None:
+        types = [usual(i) for i in range(layers)]
+    if len(types) != layers or not set(types) <= set(kinds):
+        raise ConfigError(
+            f"config.json: layer_types={quote_value(types)}: must be {layers} entries, each"
+            f" {' or '.join(kinds)}."
+        )
+    return shortest_pattern([kinds[name] for name in types])
 
 
 def layer_types(cfg: ModelConfig) -> list[str]:

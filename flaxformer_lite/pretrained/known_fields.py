@@ -121,6 +121,9 @@ gte jina_embeddings_v3: hidden_act intermediate_size layer_norm_eps num_hidden_l
 hyperclovax: attention_bias attention_multiplier embedding_multiplier hidden_act intermediate_size
     logits_scaling mlp_bias num_hidden_layers num_key_value_heads residual_multiplier rms_norm_eps
     tie_word_embeddings use_post_norm vocab_size
+lfm2: block_auto_adjust_ff_dim block_ff_dim block_ffn_dim_multiplier block_multiple_of conv_L_cache
+    conv_bias full_attn_idxs intermediate_size layer_types norm_eps num_hidden_layers
+    num_key_value_heads tie_embedding tie_word_embeddings vocab_size
 longt5: d_ff d_kv d_model dense_act_fn encoder_attention_type feed_forward_proj global_block_size
     is_decoder is_gated_act layer_norm_epsilon local_radius num_decoder_layers num_heads
     num_hidden_layers num_layers relative_attention_max_distance relative_attention_num_buckets
