@@ -88,7 +88,7 @@ def load_word_vectors(
     pieces_folder = folder
     if is_workdir(folder):
         pieces_folder = tokenizer_folder(folder)
-    inner = tokenizer.read_static_tokenizer(pieces_folder) or plain.load(pieces_folder)
+    inner = tokenizer.read_plugin_tokenizer(pieces_folder) or plain.load(pieces_folder)
     return word_vectors.vectors_of(table_VD, published, inner.pieces(), where)
 
 

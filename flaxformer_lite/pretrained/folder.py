@@ -9,8 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-import numpy as np
-
 from flaxformer_lite import hints, registry
 from flaxformer_lite.files.publish import recover_directory
 from flaxformer_lite.files.read import Json, quote_name, quote_value, read_bytes, read_object
@@ -25,6 +23,7 @@ OTHERS = {
     "model.ckpt.index": "a TensorFlow checkpoint",
     "tf_model.h5": "Keras weights",
 }
+STATIC_TYPE = "static_embedding"  # of contrib, and no model_type of transformers
 STATIC = "0_StaticEmbedding"  # where sentence-transformers puts a static embedding
 UNREAD = {  # files of checkpoints that are not read, by pattern
     "manifest.ocdbt": "an Orbax checkpoint of a program that has no reader here",
@@ -128,7 +127,7 @@ def read_config(folder: Path) -> dict:
         _follow(path)
         check_exists(folder)
         if is_static(folder):
-            return {"model_type": "static_embedding", "architectures": ["StaticEmbeddingModel"]}
+            return {"model_type": STATIC_TYPE, "architectures": ["StaticEmbeddingModel"]}
         if (folder / "adapter_config.json").is_file():
             raise WeightsError(
                 f"{folder}: an adapter alone; pass its model's directory, with adapter= this one."
@@ -164,27 +163,10 @@ def open_weights(folder: Path) -> dict[str, Tensor]:
         directory.
     """
     tensors = _open_all(find_body(folder))
-    if "embeddings" in tensors:
-        tensors = _join_model2vec(tensors, folder)
     if (folder / "config.json").is_file():
         published = read_object(folder / "config.json", error=WeightsError)
         return wrappers.take_text(published, tensors, folder)
     return tensors
-
-
-def _join_model2vec(tensors: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:
-    """Returns Model2Vec's table with a row for each token, where several tokens share one."""
-    table_VD = tensors["embeddings"].array.astype(np.float32)
-    try:
-        if "mapping" in tensors:
-            table_VD = table_VD[tensors["mapping"].array]
-        if "weights" in tensors:
-            table_VD = table_VD * tensors["weights"].array[:, None]
-    except (IndexError, ValueError) as error:
-        raise WeightsError(
-            f"{folder}: embeddings, mapping and weights do not fit each other ({error})."
-        ) from None
-    return tensors | {"embeddings": Tensor(table_VD)}
 
 
 def _open_all(folder: Path) -> dict[str, Tensor]:

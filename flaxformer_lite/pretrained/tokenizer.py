@@ -8,13 +8,14 @@ import json
 import tempfile
 from pathlib import Path
 
+from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json, quote_value, read_bytes, read_object, read_text
 from flaxformer_lite.pretrained import hf_config, wrappers
 from flaxformer_lite.pretrained.folder import (
+    STATIC_TYPE,
     Foreign,
     check_exists,
-    find_body,
     find_foreign,
     is_static,
 )
@@ -30,7 +31,6 @@ from flaxformer_lite.text.m2m_100 import M2M100
 from flaxformer_lite.text.marian import Marian
 from flaxformer_lite.text.numbered_pieces import VOCABULARY, NumberedPieces
 from flaxformer_lite.text.published_tokenizer import JSON, PublishedTokenizer
-from flaxformer_lite.text.static_tokenizer import StaticTokenizer
 
 BYTES = "tokenizer.bytes"
 SENTENCEPIECE = ("spiece.model", "tokenizer.model")
@@ -68,9 +68,9 @@ def read_tokenizer(folder: Path, *, family: str | None = None) -> PublishedToken
         foreign = find_foreign(folder)
         if foreign:
             return _of_another_program(foreign, family)
-    static = read_static_tokenizer(folder)
-    if static:
-        return PublishedTokenizer(static, {}, "", static.spelled)
+    inner = read_plugin_tokenizer(folder)
+    if inner:
+        return PublishedTokenizer(inner, {}, "", inner.spelled)
     config = with_tokens_map(folder, _read(folder / "tokenizer_config.json"))
     template = _chat_template(folder, config)
     try:
@@ -111,20 +111,18 @@ def read_tokenizer(folder: Path, *, family: str | None = None) -> PublishedToken
     )
 
 
-def read_static_tokenizer(folder: Path) -> StaticTokenizer | None:
-    """Reads the tokenizer of a static embedding; None for models of other kinds.
+def read_plugin_tokenizer(folder: Path) -> plain.Tokenizer | None:
+    """Reads a tokenizer by the plug-in of its model_type; None where there is none.
 
     Raises:
       ConfigError: it is missing or damaged.
     """
-    config = _read(folder / "config.json")
-    if not is_static(folder) and config.get("model_type") not in ("static_embedding", "model2vec"):
+    name = _read(folder / "config.json").get("model_type")
+    if is_static(folder):
+        name = STATIC_TYPE
+    if name not in registry.available("tokenizers"):
         return None
-    path = find_body(folder) / JSON
-    try:
-        return StaticTokenizer(read_bytes(path, limit=saved_files.LARGEST), config)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: cannot be read as a tokenizer: {error}") from None
+    return registry.resolve("tokenizers", name).read_tokenizer(folder)
 
 
 def _of_another_program(foreign: Foreign, family: str | None) -> PublishedTokenizer:

@@ -31,7 +31,7 @@ from flaxformer_lite.open_model import load_pretrained
 from flaxformer_lite.pretrained import folder
 from flaxformer_lite.pretrained.load import read_labels
 from flaxformer_lite.pretrained.sentences import read_sentence_layers
-from flaxformer_lite.pretrained.tokenizer import read_static_tokenizer
+from flaxformer_lite.pretrained.tokenizer import read_plugin_tokenizer
 from flaxformer_lite.runs import packing
 from flaxformer_lite.runtime.progress import count_progress
 from flaxformer_lite.text import tokenizer
@@ -136,7 +136,7 @@ def open_trained(
                 " only the run itself has; metrics.jsonl holds its evaluations."
             )
     else:
-        words = read_static_tokenizer(path) or tokenizer.load(path)
+        words = read_plugin_tokenizer(path) or tokenizer.load(path)
         longest = USUAL_LENGTH
         if model.cfg.has_position_table:
             longest = min(longest, model.cfg.max_length)

@@ -1,10 +1,14 @@
 """The tokenizer of a static embedding, whose texts have no special tokens around them."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 
-from flaxformer_lite.files.read import Json
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.files.read import Json, read_bytes, read_object
+from flaxformer_lite.pretrained.folder import find_body
+from flaxformer_lite.text.saved_files import JSON, LARGEST
 from flaxformer_lite.text.special_tokens import Frame, Spans
 from flaxformer_lite.text.tokenizer import HuggingFace
 
@@ -47,3 +51,19 @@ class StaticTokenizer(HuggingFace):
 
     def template(self, texts: int) -> Frame:
         return Frame()
+
+
+def read_tokenizer(folder: Path) -> StaticTokenizer:
+    """Reads the tokenizer of a folder.
+
+    Raises:
+      ConfigError: it is missing or damaged.
+    """
+    path = find_body(folder) / JSON
+    config = {}
+    if (folder / "config.json").is_file():
+        config = read_object(folder / "config.json", {"max_length": int})
+    try:
+        return StaticTokenizer(read_bytes(path, limit=LARGEST), config)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: cannot be read as a tokenizer: {error}") from None

@@ -14,13 +14,13 @@ from flaxformer_lite import load_pretrained, load_tokenizer, save_pretrained
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.cli.open_model import open_model
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.contrib.static_embeddings.static_tokenizer import StaticTokenizer
 from flaxformer_lite.inference.embed import embed
 from flaxformer_lite.objectives.tables.sentence_embeddings import SentenceEmbeddings
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from flaxformer_lite.pretrained.sentences import read_sentence_layers
-from flaxformer_lite.text.static_tokenizer import StaticTokenizer
 
-ROOT = Path(__file__).parents[1] / "fixtures" / "static"
+ROOT = Path(__file__).parents[2] / "fixtures" / "static"
 EXPECTED = json.loads((ROOT / "expected.json").read_text())
 
 
