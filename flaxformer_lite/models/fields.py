@@ -153,22 +153,19 @@ def read_windows(
 
 
 def read_kinds(
-    fields: Fields, layers: int, kinds: Mapping[str, LayerKind], usual: Callable[[int], str]
+    fields: Fields, kinds: Mapping[str, LayerKind], usual: list[str]
 ) -> tuple[LayerKind, ...]:
     """Returns the shortest pattern of kinds of layers, by their names in `layer_types`.
 
     Args:
       fields: a published config.
-      layers: number of layers.
       kinds: those that the family has, by name.
-      usual: the name of a layer's kind if `layer_types` is absent.
+      usual: the names, one for each layer, if `layer_types` is absent.
     """
-    types = fields.get("layer_types", kind=list)
-    if types is None:
-        types = [usual(i) for i in range(layers)]
-    if len(types) != layers or not set(types) <= set(kinds):
+    types = fields.get("layer_types", usual)
+    if len(types) != len(usual) or not set(types) <= set(kinds):
         raise ConfigError(
-            f"config.json: layer_types={quote_value(types)}: must be {layers} entries, each"
+            f"config.json: layer_types={quote_value(types)}: must be {len(usual)} entries, each"
             f" {' or '.join(kinds)}."
         )
     return shortest_pattern([kinds[name] for name in types])

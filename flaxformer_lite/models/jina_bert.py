@@ -34,9 +34,7 @@ BASE = bert_like.BASE | dict(
     bias_at=("query", "key", "value", "out", "mlp_down", "logits"),
     head="masked_lm",
 )
-PRESETS = bert_like.PRESETS | {
-    "small": dict(d_model=512, num_heads=8, mlp_dim=2048, encoder_layers=4)
-}
+PRESETS = bert_like.PRESETS
 config = partial(build_config, "jina_bert", BASE, PRESETS, "base")
 
 

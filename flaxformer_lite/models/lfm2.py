@@ -85,11 +85,12 @@ def read(fields: Fields) -> ModelFields:
     conv = ShortConvolutionConfig(taps=fields.size("conv_L_cache", 3))
     layers = fields.get("num_hidden_layers", 32)
     attends = fields.get("full_attn_idxs", list(range(layers)))
-    kinds = KINDS | {"conv": LayerKind(mixer=conv)}
+    usual = [FULL if i in attends else "conv" for i in range(layers)]
+    kinds = {"conv": LayerKind(mixer=conv), FULL: LayerKind()}
     return omit_fields(llama_like.read_heads(fields, kv_heads=8), "norm_eps") | {
         "mlp_dim": read_mlp_dim(fields),
         "tie_embeddings": fields.get("tie_embedding", fields.get("tie_word_embeddings", True)),
-        "pattern": read_kinds(fields, layers, kinds, lambda i: FULL if i in attends else "conv"),
+        "pattern": read_kinds(fields, kinds, usual),
     }
 
 

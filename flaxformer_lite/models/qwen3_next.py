@@ -119,10 +119,11 @@ def read_layers(fields: Fields, layers: int) -> ModelFields:
     delta = GatedDeltaConfig(**sizes, norm_eps=fields.get("rms_norm_eps", 1e-6), activation=act)
     every = fields.size("full_attention_interval", EVERY)
     kinds = {LINEAR: LayerKind(mixer=delta), FULL: LayerKind()}
+    usual = [LINEAR if (i + 1) % every else FULL for i in range(layers)]
     biased = llama_like.attention_biases(fields)
     return llama_like.read_sizes(fields, kv_heads=2, head_dim=256) | {
         "position": read_rope(fields, fraction="partial_rotary_factor", default_fraction=0.25),
-        "pattern": read_kinds(fields, layers, kinds, lambda i: LINEAR if (i + 1) % every else FULL),
+        "pattern": read_kinds(fields, kinds, usual),
         "bias_at": biased,
     }
 
