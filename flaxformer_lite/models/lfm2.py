@@ -23,8 +23,7 @@ from flaxformer_lite.nn.positions.rope import Rope
 
 CONVOLUTION = ShortConvolutionConfig()
 FULL = "full_attention"
-KINDS = {"conv": LayerKind(mixer=CONVOLUTION), FULL: LayerKind()}
-CONVS = (0, 1, 3, 4, 6, 7, 9, 11, 13, 15)  # layers of the 1.2B model with a convolution
+CONV = LayerKind(mixer=CONVOLUTION)
 BASE = llama_like.BASE | dict(
     vocab_size=65536,
     max_length=128000,
@@ -33,14 +32,14 @@ BASE = llama_like.BASE | dict(
     tie_embeddings=True,
 )
 PRESETS = {
-    "tiny": llama_like.TINY | dict(pattern=tuple(KINDS.values())),
-    "1.2b": dict(  # of LiquidAI/LFM2-1.2B, whose second half alternates
+    "tiny": llama_like.TINY | dict(pattern=(CONV, LayerKind())),
+    "1.2b": dict(  # of LiquidAI/LFM2-1.2B
         d_model=2048,
         num_heads=32,
         num_kv_heads=8,
         mlp_dim=8192,
         decoder_layers=16,
-        pattern=tuple(KINDS["conv" if i in CONVS else FULL] for i in range(16)),
+        pattern=(CONV, CONV, LayerKind()) * 3 + (CONV, LayerKind()) * 3 + (CONV,),
     ),
 }
 config = partial(build_config, "lfm2", BASE, PRESETS, "1.2b")
@@ -89,7 +88,6 @@ def read(fields: Fields) -> ModelFields:
     kinds = {"conv": LayerKind(mixer=conv), FULL: LayerKind()}
     return omit_fields(llama_like.read_heads(fields, kv_heads=8), "norm_eps") | {
         "mlp_dim": read_mlp_dim(fields),
-        "tie_embeddings": fields.get("tie_embedding", fields.get("tie_word_embeddings", True)),
         "pattern": read_kinds(fields, kinds, usual),
     }
 
@@ -115,6 +113,7 @@ PUBLISHED = llama_like.published(
         hidden_size=2560, num_hidden_layers=32, num_attention_heads=32, rope_theta=1000000.0
     ),
     fixed={"conv_bias": False},
+    harmless=("tie_embedding",),  # the file decides where tables differ
     heads=llama_like.heads("Lfm2", only=Model.heads),
     read=read,
     write=write,

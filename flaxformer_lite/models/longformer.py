@@ -23,6 +23,7 @@ from flaxformer_lite.nn.mixers.global_tokens import GlobalTokensConfig
 
 BASE = roberta_like.BASE | dict(max_length=4098, windows=(257,))
 PRESETS = bert_like.PRESETS
+GLOBAL_HEAD = "sequence_classification"
 HEADS = omit_fields(
     roberta_like.HEADS, "causal_lm", "multiple_choice", "question_answering"
 )  # where other tokens are global
@@ -33,14 +34,12 @@ class Model(roberta_like.Model):
 
 
 def config(preset: str = "base", **overrides: Any) -> ModelConfig:
-    """Builds a config with the published sizes; keyword arguments override it."""
-    mixer = choose_mixer(overrides.get("head", ""))
+    """Builds a config with the published sizes; keyword arguments override it.
+
+    Global tokens are those that transformers has for the head if nobody names any.
+    """
+    mixer = GlobalTokensConfig(first=int(overrides.get("head") == GLOBAL_HEAD))
     return build_config("longformer", BASE, PRESETS, preset, **{"mixer": mixer} | overrides)
-
-
-def choose_mixer(head: str) -> GlobalTokensConfig:
-    """Returns attention as transformers computes it for a head if nobody names global tokens."""
-    return GlobalTokensConfig(first=int(head == "sequence_classification"))
 
 
 GLOBAL = weight_rows(
@@ -62,7 +61,7 @@ def read(fields: Fields) -> ModelFields:
             f" for each of the {layers} layers."
         )
     windows = shortest_pattern([size // 2 + 1 for size in sizes])
-    return {"windows": windows, "mixer": choose_mixer(fields.head)}
+    return {"windows": windows, "mixer": GlobalTokensConfig(first=int(fields.head == GLOBAL_HEAD))}
 
 
 def write(cfg: ModelConfig) -> Json:

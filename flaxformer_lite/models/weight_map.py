@@ -25,7 +25,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -157,7 +157,7 @@ class Published:
     fixed: Mapping[str, object] = field(default_factory=dict)
     read: Callable[[Fields], ModelFields] = nothing
     write: Callable[[ModelConfig], Json] = nothing
-    arrange: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    arrange: Callable[[dict], dict] = dict
     settle: Callable[[ModelConfig, Mapping[str, np.ndarray]], ModelConfig] = unchanged
     duplicates: Mapping[str, str] = field(default_factory=dict)
     derived: Callable[[ModelConfig], dict[str, np.ndarray]] = nothing

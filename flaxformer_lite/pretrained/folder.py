@@ -23,8 +23,8 @@ OTHERS = {
     "model.ckpt.index": "a TensorFlow checkpoint",
     "tf_model.h5": "Keras weights",
 }
-STATIC_TYPE = "static_embedding"  # of contrib, and no model_type of transformers
-STATIC = "0_StaticEmbedding"  # where sentence-transformers puts a static embedding
+# the config of sentence-transformers' static embeddings, whose folders have none
+STATIC_CONFIG = {"model_type": "static_embedding", "architectures": ["StaticEmbeddingModel"]}
 UNREAD = {  # files of checkpoints that are not read, by pattern
     "manifest.ocdbt": "an Orbax checkpoint of a program that has no reader here",
     "*/manifest.ocdbt": "an Orbax checkpoint of a program that has no reader here",
@@ -92,13 +92,6 @@ def find_foreign(folder: Path) -> Foreign | None:
     return found[0] if found else None
 
 
-def find_body(folder: Path) -> Path:
-    """Returns the folder of the weights: that of a static embedding may be an inner one."""
-    if (folder / STATIC).is_dir():
-        return folder / STATIC
-    return folder
-
-
 def is_static(folder: Path) -> bool:
     """Returns whether sentence-transformers says, where no config.json does, that it is a table."""
     modules = folder / "modules.json"
@@ -127,7 +120,7 @@ def read_config(folder: Path) -> dict:
         _follow(path)
         check_exists(folder)
         if is_static(folder):
-            return {"model_type": STATIC_TYPE, "architectures": ["StaticEmbeddingModel"]}
+            return dict(STATIC_CONFIG)
         if (folder / "adapter_config.json").is_file():
             raise WeightsError(
                 f"{folder}: an adapter alone; pass its model's directory, with adapter= this one."
@@ -162,7 +155,7 @@ def open_weights(folder: Path) -> dict[str, Tensor]:
       WeightsError: there are no weights that can be read, or a file is damaged or outside the
         directory.
     """
-    tensors = _open_all(find_body(folder))
+    tensors = _open_all(folder)
     if (folder / "config.json").is_file():
         published = read_object(folder / "config.json", error=WeightsError)
         return wrappers.take_text(published, tensors, folder)

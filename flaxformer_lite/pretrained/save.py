@@ -23,7 +23,7 @@ from flaxformer_lite.nn.adapters.merge import merge_adapter
 from flaxformer_lite.pretrained import hf_config, tensor_names
 from flaxformer_lite.pretrained.check_tensors import DECODER_BIAS
 from flaxformer_lite.pretrained.companions import publish_tokenizer
-from flaxformer_lite.pretrained.folder import find_body, find_foreign, read_config
+from flaxformer_lite.pretrained.folder import find_foreign, read_config
 from flaxformer_lite.pretrained.harmless_fields import HARMLESS
 from flaxformer_lite.pretrained.safetensors import WeightsError, save_file
 from flaxformer_lite.pretrained.sentences import (
@@ -263,9 +263,8 @@ def _travel(like: Path, path: Path, config: Json, written: set[str]) -> Json:
         foreign.reader.write_tokenizer(foreign.folder, path)
     else:
         for name in COMPANIONS:
-            source = find_body(like) / name
-            if source.is_file():
-                shutil.copyfile(source, path / name)
+            if (like / name).is_file():
+                shutil.copyfile(like / name, path / name)
     old = read_config(like)
     labels_fit = len(Fields(old).get("id2label", {})) == len(config["id2label"])
     kept = HARMLESS - DECIDED_HERE - written

@@ -24,10 +24,10 @@ from flaxformer_lite.files.read import (
     read_object,
 )
 from flaxformer_lite.nn.functions import splade
-from flaxformer_lite.pretrained.folder import STATIC
 from flaxformer_lite.pretrained.safetensors import WeightsError, open_file
 
 FILES = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
+STATIC = "StaticEmbedding"
 # The name of each, as all versions read it.
 MODES = {
     "pooling_mode_cls_token": "first",
@@ -218,7 +218,7 @@ def read_sentence_layers(folder: Path) -> SentenceLayers:
     layers = layers._replace(similarity=layers.similarity or "cosine")
     layers = layers.cut(described.get("truncate_dim") or 0, "truncate_dim")
     for place, kind in modules:
-        if kind == "StaticEmbedding" and place in ("", STATIC):
+        if kind == STATIC:
             layers = layers._replace(pooling="mean")
         elif kind == "Pooling":
             pooling, include_prompt = _pooling(folder / place / "config.json")
@@ -458,13 +458,13 @@ def trained_layers(fields: Json, limit: int) -> SentenceLayers | None:
 
 def copy_sentence_layers(source: Path, folder: Path) -> None:
     """Copies what sentence-transformers keeps beside the weights of an encoder."""
-    for place, _ in _modules(source):
-        if place not in ("", STATIC) and (source / place).is_dir():
+    for place, kind in _modules(source):
+        if place and kind != STATIC and (source / place).is_dir():
             shutil.copytree(source / place, folder / place)
     for name in FILES:
         if (source / name).is_file():
             # A static embedding's table is written in the folder itself.
-            text = (source / name).read_text(encoding="utf-8").replace(f'"{STATIC}"', '""')
+            text = (source / name).read_text(encoding="utf-8").replace(f"0_{STATIC}", "")
             (folder / name).write_text(text, encoding="utf-8")
 
 

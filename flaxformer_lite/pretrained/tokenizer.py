@@ -13,7 +13,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json, quote_value, read_bytes, read_object, read_text
 from flaxformer_lite.pretrained import hf_config, wrappers
 from flaxformer_lite.pretrained.folder import (
-    STATIC_TYPE,
+    STATIC_CONFIG,
     Foreign,
     check_exists,
     find_foreign,
@@ -117,9 +117,10 @@ def read_plugin_tokenizer(folder: Path) -> plain.Tokenizer | None:
     Raises:
       ConfigError: it is missing or damaged.
     """
-    name = _read(folder / "config.json").get("model_type")
+    config = _read(folder / "config.json")
     if is_static(folder):
-        name = STATIC_TYPE
+        config = STATIC_CONFIG
+    name = config.get("model_type")
     if name not in registry.available("tokenizers"):
         return None
     return registry.resolve("tokenizers", name).read_tokenizer(folder)

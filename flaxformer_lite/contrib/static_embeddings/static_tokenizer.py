@@ -7,11 +7,11 @@ import numpy as np
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json, read_bytes, read_object
-from flaxformer_lite.pretrained.folder import find_body
 from flaxformer_lite.text.saved_files import JSON, LARGEST
 from flaxformer_lite.text.special_tokens import Frame, Spans
 from flaxformer_lite.text.tokenizer import HuggingFace
 
+INSIDE = "0_StaticEmbedding"  # where sentence-transformers puts table and tokenizer
 LENGTH = 512  # tokens of a text where Model2Vec's config.json has no max_length
 
 
@@ -59,7 +59,9 @@ def read_tokenizer(folder: Path) -> StaticTokenizer:
     Raises:
       ConfigError: it is missing or damaged.
     """
-    path = find_body(folder) / JSON
+    path = folder / JSON
+    if (folder / INSIDE).is_dir():
+        path = folder / INSIDE / JSON
     config = {}
     if (folder / "config.json").is_file():
         config = read_object(folder / "config.json", {"max_length": int})
