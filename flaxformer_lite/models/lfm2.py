@@ -13,8 +13,9 @@ from flaxformer_lite.models.fields import (
     Fields,
     ModelFields,
     omit_fields,
-    read_kinds,
+    read_types,
     repeat_pattern,
+    shortest_pattern,
 )
 from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.weight_map import add_prefix, attention_rows, weight_rows
@@ -88,7 +89,7 @@ def read(fields: Fields) -> ModelFields:
     kinds = {"conv": LayerKind(mixer=conv), FULL: LayerKind()}
     return omit_fields(llama_like.read_heads(fields, kv_heads=8), "norm_eps") | {
         "mlp_dim": read_mlp_dim(fields),
-        "pattern": read_kinds(fields, kinds, usual),
+        "pattern": shortest_pattern([kinds[name] for name in read_types(fields, kinds, usual)]),
     }
 
 

@@ -14,7 +14,7 @@ from flaxformer_lite.models.fields import (
     Fields,
     ModelFields,
     activation_of,
-    read_kinds,
+    read_types,
     repeat_pattern,
     shortest_pattern,
 )
@@ -123,7 +123,7 @@ def read_layers(fields: Fields, layers: int) -> ModelFields:
     biased = llama_like.attention_biases(fields)
     return llama_like.read_sizes(fields, kv_heads=2, head_dim=256) | {
         "position": read_rope(fields, fraction="partial_rotary_factor", default_fraction=0.25),
-        "pattern": read_kinds(fields, kinds, usual),
+        "pattern": shortest_pattern([kinds[name] for name in read_types(fields, kinds, usual)]),
         "bias_at": biased,
     }
 
