@@ -124,6 +124,8 @@ hyperclovax: attention_bias attention_multiplier embedding_multiplier hidden_act
 lfm2: block_auto_adjust_ff_dim block_ff_dim block_ffn_dim_multiplier block_multiple_of conv_L_cache
     conv_bias full_attn_idxs intermediate_size layer_types norm_eps num_hidden_layers
     num_key_value_heads tie_embedding tie_word_embeddings vocab_size
+longformer: attention_window hidden_act intermediate_size layer_norm_eps num_hidden_layers
+    onnx_export tie_word_embeddings type_vocab_size vocab_size
 longt5: d_ff d_kv d_model dense_act_fn encoder_attention_type feed_forward_proj global_block_size
     is_decoder is_gated_act layer_norm_epsilon local_radius num_decoder_layers num_heads
     num_hidden_layers num_layers relative_attention_max_distance relative_attention_num_buckets
