@@ -73,7 +73,7 @@ PUBLISHED = dataclasses.replace(
     roberta.PUBLISHED,
     model_type="longformer",
     prefix="longformer.",
-    defaults=roberta.PUBLISHED.defaults | dict(vocab_size=30522),
+    defaults={**roberta.PUBLISHED.defaults, "vocab_size": 30522},
     names=lambda cfg: BODY,
     heads=build_heads("Longformer", **HEADS),
     harmless=("onnx_export",),
