@@ -48,7 +48,7 @@ def read(fields: Fields) -> ModelFields:
     options = llama_like.read_heads(fields, kv_heads=8, head_dim=128)
     if not (fields.get("rope_scaling", {}) or fields.get("rope_parameters", {})):
         options["position"] = SCALED
-    return options | {"windows": windows, "norm_eps": fields.get("rms_norm_eps", 1e-5)}
+    return options | {"windows": windows}
 
 
 def write(cfg: ModelConfig) -> Json:
@@ -60,7 +60,7 @@ def write(cfg: ModelConfig) -> Json:
 
 PUBLISHED = llama_like.published(
     "cwm",
-    defaults=dict(rope_theta=1000000.0),
+    defaults=dict(rope_theta=1000000.0, rms_norm_eps=1e-5),
     heads=llama_like.heads("Cwm", only=Model.heads),
     fixed={"mlp_bias": False},
     read=read,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from flaxformer_lite.config import ConfigError, ModelConfig
-from flaxformer_lite.files.read import KINDS, is_kind, quote_value
+from flaxformer_lite.files.read import KINDS, Json, is_kind, quote_value
 from flaxformer_lite.registry import did_you_mean
 
 Number = TypeVar("Number", int, float)
@@ -165,6 +165,11 @@ def read_windows(
 def layer_types(cfg: ModelConfig) -> list[str]:
     kinds = repeat_pattern(cfg.kinds, cfg.encoder_layers + cfg.decoder_layers)
     return ["sliding_attention" if kind.window else "full_attention" for kind in kinds]
+
+
+def write_windows(cfg: ModelConfig, usual: int | None) -> Json:
+    """Writes the layers' windows; `usual` is written where none slides."""
+    return {"sliding_window": largest_window(cfg) or usual, "layer_types": layer_types(cfg)}
 
 
 def largest_window(cfg: ModelConfig) -> int:

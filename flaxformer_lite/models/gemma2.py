@@ -15,9 +15,9 @@ from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import (
     Fields,
     ModelFields,
-    layer_types,
     omit_fields,
     read_windows,
+    write_windows,
 )
 from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.weight_map import add_prefix, omit_prefixes, weight_rows
@@ -84,8 +84,7 @@ def write(cfg: ModelConfig) -> Json:
         llama_like.write_heads(cfg)
         | gemma.write_activation(cfg, "hidden_activation")
         | {
-            "sliding_window": max(cfg.windows) or 4096,
-            "layer_types": layer_types(cfg),
+            **write_windows(cfg, 4096),
             "query_pre_attn_scalar": query_scalar,
             **write_caps(cfg),
         }
