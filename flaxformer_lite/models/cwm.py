@@ -35,10 +35,7 @@ PRESETS = {
     "32b": dict(d_model=6144, num_heads=48, num_kv_heads=8, mlp_dim=21504, decoder_layers=64),
 }
 config = partial(build_config, "cwm", BASE, PRESETS, "32b")
-
-
-class Model(llama_like.Model):
-    heads = ("lm", "none")
+Model = llama_like.LanguageModel
 
 
 def read(fields: Fields) -> ModelFields:

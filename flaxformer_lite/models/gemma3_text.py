@@ -15,7 +15,6 @@ from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields, layer_types, read_windows
 from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.rope_fields import read_rope_of, slide_layers, write_ropes
-from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import WeightRow, add_prefix, weight_rows
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -63,11 +62,7 @@ PRESETS = {  # table 1
     "12b": dict(d_model=3840, num_heads=16, num_kv_heads=8, mlp_dim=15360, decoder_layers=48),
 }
 config = partial(build_config, "gemma3_text", BASE, PRESETS, "4b")
-
-
-class Model(DecoderModel):
-    heads = ("lm", "sequence_classification", "none")
-
+Model = llama_like.SequenceModel
 
 LAYER = gemma2.LAYER + llama_like.QK_NORMS
 FULL = "full_attention"

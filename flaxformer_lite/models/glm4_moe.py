@@ -42,11 +42,7 @@ PRESETS = {
     ),
 }
 config = partial(build_config, "glm4_moe", BASE, PRESETS, "air")
-
-
-class Model(llama_like.Model):
-    heads = ("lm", "none")
-
+Model = llama_like.LanguageModel
 
 LAYER = llama_like.LAYER + llama_like.QK_NORMS + deepseek_v2.EXPERTS
 BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER)

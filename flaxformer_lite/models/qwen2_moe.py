@@ -12,8 +12,8 @@ from flaxformer_lite.models.fields import (
     Fields,
     ModelFields,
     largest_window,
-    layer_types,
     read_windows,
+    write_windows,
 )
 from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.weight_map import add_prefix
@@ -72,8 +72,7 @@ def write(cfg: ModelConfig) -> Json:
     fields = llama_like.write_heads(cfg) | qwen_like.write_experts(cfg)
     window = largest_window(cfg)
     if window:
-        fields["sliding_window"] = window
-        fields["layer_types"] = layer_types(cfg)
+        fields |= write_windows(cfg, None)
     return fields | {
         "use_sliding_window": window > 0,
         "shared_expert_intermediate_size": experts.find_experts(cfg).shared_dim,
