@@ -12,6 +12,7 @@ from flaxformer_lite.models import ministral
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields, read_windows
 from flaxformer_lite.models.presets import build_config
+from flaxformer_lite.models.rope_fields import read_rope
 from flaxformer_lite.nn.positions.rope import Rope
 
 WINDOW = 8192
@@ -42,10 +43,10 @@ def read(fields: Fields) -> ModelFields:
     layers = fields.get("num_hidden_layers", 64)
     window = fields.nullable("sliding_window", WINDOW)
     windows = read_windows(fields, layers, lambda i: i % 4 != 0 and window > 0, window)
-    options = llama_like.read_heads(fields, kv_heads=8, head_dim=128)
-    if not (fields.get("rope_scaling", {}) or fields.get("rope_parameters", {})):
-        options["position"] = SCALED
-    return options | {"windows": windows}
+    return llama_like.read_sizes(fields, kv_heads=8, head_dim=128) | {
+        "position": read_rope(fields, usual=SCALED),
+        "windows": windows,
+    }
 
 
 def write(cfg: ModelConfig) -> Json:

@@ -9,6 +9,7 @@ Reference: Gemma Team, "Gemma: Open Models Based on Gemini Research and Technolo
 from functools import partial
 
 from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build_config
@@ -55,6 +56,14 @@ def write_activation(cfg: ModelConfig, field: str) -> dict[str, str]:
     if cfg.activation != "gelu_tanh":
         return {}
     return {field: "gelu_pytorch_tanh"}
+
+
+def write_scale(cfg: ModelConfig) -> Json:
+    """Writes the scale of attention; a root's power is rounded, so 256 may come back beside it."""
+    scalar = cfg.scale**-2
+    if round(scalar) ** -0.5 == cfg.scale:
+        scalar = round(scalar)
+    return {"query_pre_attn_scalar": scalar}
 
 
 def heads(name: str) -> dict[str, Head]:

@@ -78,14 +78,12 @@ def read(fields: Fields) -> ModelFields:
 
 
 def write(cfg: ModelConfig) -> Json:
-    scalar = cfg.scale**-2
-    query_scalar = round(scalar) if round(scalar) ** -0.5 == cfg.scale else scalar
     return (
         llama_like.write_heads(cfg)
         | gemma.write_activation(cfg, "hidden_activation")
         | {
             **write_windows(cfg, 4096),
-            "query_pre_attn_scalar": query_scalar,
+            **gemma.write_scale(cfg),
             **write_caps(cfg),
         }
     )

@@ -108,9 +108,6 @@ def write(cfg: ModelConfig) -> Json:
     if local:
         window = local[0].window or window
         base = local[0].position
-    query_scalar = cfg.scale**-2
-    if round(query_scalar) ** -0.5 == cfg.scale:
-        query_scalar = round(query_scalar)
     return (
         llama_like.write_heads(cfg)
         | gemma.write_activation(cfg, "hidden_activation")
@@ -119,7 +116,7 @@ def write(cfg: ModelConfig) -> Json:
             "rope_local_base_freq": base.base,
             "sliding_window": 2 * (window - 1) if cfg.encoder_layers else window,
             "layer_types": layer_types(cfg),
-            "query_pre_attn_scalar": query_scalar,
+            **gemma.write_scale(cfg),
             "final_logit_softcapping": cfg.logit_softcap or None,
             "use_bidirectional_attention": bool(cfg.encoder_layers),
             "num_hidden_layers": cfg.encoder_layers + cfg.decoder_layers,

@@ -97,11 +97,10 @@ def read(fields: Fields) -> ModelFields:
     window = fields.nullable("sliding_window", WINDOW)
     windows = read_windows(fields, layers, lambda i: i % 2 == 0, window)
     fields.require("swiglu_alpha", ALPHA)
-    is_scaled = bool(fields.get("rope_scaling", {}) or fields.get("rope_parameters", {}))
-    base = fields.get("rope_theta", YARN.base)
+    yarn = dataclasses.replace(YARN, base=fields.get("rope_theta", YARN.base))
     biased = ATTENTION_BIASES if fields.get("attention_bias", True) else ()
     return llama_like.read_sizes(fields, kv_heads=8, head_dim=64) | {
-        "position": read_rope(fields) if is_scaled else dataclasses.replace(YARN, base=base),
+        "position": read_rope(fields, usual=yarn),
         "windows": windows,
         "activation": "quick_gelu",
         "bias_at": (*biased, "mlp"),

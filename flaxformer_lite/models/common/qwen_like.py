@@ -8,6 +8,7 @@ from flaxformer_lite.models.common import experts, llama_like
 from flaxformer_lite.models.fields import (
     Fields,
     ModelFields,
+    largest_window,
     read_windows,
     repeat_pattern,
     shortest_pattern,
@@ -49,9 +50,9 @@ def read_attention(fields: Fields, kv_heads: int, head_dim: int = 0) -> ModelFie
 
 
 def write_attention(cfg: ModelConfig) -> Json:
-    fields = llama_like.write_heads(cfg) | {"use_sliding_window": any(cfg.windows)}
-    if any(cfg.windows):
-        fields |= write_windows(cfg, None)
+    fields = llama_like.write_heads(cfg) | {"use_sliding_window": False}
+    if largest_window(cfg):
+        fields |= write_windows(cfg, None) | {"use_sliding_window": True}
     return fields
 
 
