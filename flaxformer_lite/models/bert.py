@@ -17,8 +17,6 @@ PRESETS = bert_like.PRESETS
 config = partial(build_config, "bert", bert_like.BASE, bert_like.PRESETS, "base")
 Model = EncoderModel
 
-# Classes of another model with this model_type.
-JINA = ("JinaBertModel", "JinaBertForMaskedLM", "JinaBertForSequenceClassification")
 PUBLISHED = Published(
     model_type="bert",
     prefix="bert.",
@@ -36,5 +34,7 @@ PUBLISHED = Published(
     fixed=bert_like.FIXED,
     duplicates={"cls.predictions.decoder.bias": "cls.predictions.bias"},
     ignored=bert_like.BUFFERS,
-    relatives=dict.fromkeys(JINA, "jina_bert"),
+    relatives=dict.fromkeys(
+        ("JinaBertModel", "JinaBertForMaskedLM", "JinaBertForSequenceClassification"), "jina_bert"
+    ),
 )

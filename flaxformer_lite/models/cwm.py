@@ -12,7 +12,7 @@ from flaxformer_lite.models import ministral
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields, read_windows
 from flaxformer_lite.models.presets import build_config
-from flaxformer_lite.models.rope_fields import read_rope
+from flaxformer_lite.models.rope_fields import read_rope, write_unscaled
 from flaxformer_lite.nn.positions.rope import Rope
 
 WINDOW = 8192
@@ -50,10 +50,7 @@ def read(fields: Fields) -> ModelFields:
 
 
 def write(cfg: ModelConfig) -> Json:
-    """Writes positions without scaling too, which an absent field would scale."""
-    unscaled = {"rope_type": "default", "rope_theta": cfg.position.base}
-    spelled = {"rope_parameters": unscaled} if cfg.position.scaling == "none" else {}
-    return ministral.write(cfg) | spelled
+    return ministral.write(cfg) | write_unscaled(cfg.position)
 
 
 PUBLISHED = llama_like.published(

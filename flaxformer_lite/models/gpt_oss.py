@@ -20,7 +20,7 @@ from flaxformer_lite.models.fields import (
     write_windows,
 )
 from flaxformer_lite.models.presets import build_config
-from flaxformer_lite.models.rope_fields import read_rope
+from flaxformer_lite.models.rope_fields import read_rope, write_unscaled
 from flaxformer_lite.models.weight_map import add_prefix, omit_prefixes, weight_rows
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 from flaxformer_lite.nn.positions.rope import Rope
@@ -116,10 +116,8 @@ def read(fields: Fields) -> ModelFields:
 
 def write(cfg: ModelConfig) -> Json:
     moe = experts.find_experts(cfg)
-    fields = llama_like.write_heads(cfg)
-    if cfg.position.scaling == "none":  # without the field transformers scales
-        fields["rope_parameters"] = {"rope_type": "default", "rope_theta": fields["rope_theta"]}
-    return fields | {
+    return llama_like.write_heads(cfg) | {
+        **write_unscaled(cfg.position),
         **write_windows(cfg, WINDOW),
         "attention_bias": "query" in cfg.bias_at,
         "num_local_experts": moe.num_experts,

@@ -165,6 +165,13 @@ def _lengths(kind: str, inner: Fields, fields: Fields) -> ModelFields:
     return lengths
 
 
+def write_unscaled(position: Rope) -> Json:
+    """Writes positions that are not scaled, where transformers scales if nothing is said."""
+    if position.scaling != "none":
+        return {}
+    return {"rope_parameters": {"rope_type": "default", "rope_theta": position.base}}
+
+
 def read_rope_of(fields: Fields, layer_type: str, base: float, *, scaled: bool = True) -> Rope:
     """Reads the encoding of one type of layer, from `rope_parameters` by type (transformers 5).
 

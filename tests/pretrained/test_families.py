@@ -194,6 +194,12 @@ REFUSED = {
         {"decoder": {"rms_norm_eps": 0.1}},
         r"encoder.rms_norm_eps=1e-06, decoder.rms_norm_eps=0.1: must be the same",
     ),
+    "granitemoehybrid": (
+        {"layer_types": ["mamba", "attention"]},
+        r"layer_types=\['mamba', 'attention'\]: must be 2 entries, each attention or full_attention",
+    ),
+    "lfm2": ({"conv_bias": True}, "conv_bias=True changes the numbers"),
+    "longformer": ({"attention_window": [4, 3]}, r"attention_window=\[4, 3\]: must be an even"),
     "mixtral": ({"router_jitter_noise": 0.1}, "router_jitter_noise=0.1 .*only 0.0 is supported"),
     "big_bird": ({"attention_type": "sparse"}, "block_sparse or original_full"),
     "longt5": ({"encoder_attention_type": "full"}, "local or transient-global"),
