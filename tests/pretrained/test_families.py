@@ -196,7 +196,7 @@ REFUSED = {
     ),
     "granitemoehybrid": (
         {"layer_types": ["mamba", "attention"]},
-        r"layer_types=\['mamba', 'attention'\]: must be 2 entries, each attention or full_attention",
+        r"layer_types=\['mamba', 'attention'\]: must be 2 entries, each attention or full_att",
     ),
     "lfm2": ({"conv_bias": True}, "conv_bias=True changes the numbers"),
     "longformer": ({"attention_window": [4, 3]}, r"attention_window=\[4, 3\]: must be an even"),
