@@ -78,7 +78,7 @@ class GlobalTokens(Attention):
             weights_BNGS = kernels.softmax(scores_BNGS, kept_BT[:, None])
             dropout = self.weight_dropout()
             if dropout is not None:
-                weights_BNGS = block_local.drop(weights_BNGS, dropout, -1)
+                weights_BNGS = block_local.drop(weights_BNGS, dropout, block_local.NO_PART)
             first_BGNH = kernels.pool(weights_BNGS, v_BSKH)
             out_BTNH = jnp.concatenate([first_BGNH, out_BTNH[:, count:]], axis=1)
         return self.project_out(out_BTNH, x_BTD), None

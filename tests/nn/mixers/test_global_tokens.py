@@ -11,6 +11,7 @@ from jax.extend.core import jaxprs_in_params
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.models import longformer
+from flaxformer_lite.nn.mixers.block_sparse import BlockSparseConfig
 from tests.models.tiny import built, close, ids, logits_of, small
 
 LONG = 1500  # tokens
@@ -63,6 +64,21 @@ def test_padding_changes_nothing():
         logits_of(model, params, input_ids=padded, attention_mask=mask),
         logits_of(model, params, input_ids=x),
     )
+
+
+@pytest.mark.parametrize("family", ["longformer", "big_bird"])
+def test_weights_that_belong_to_no_part_are_dropped_too(family):
+    """Those of global tokens and, in rows longer than `full_length`, of the first and last block."""
+    options = {"head": "sequence_classification", "dropout": 0.5, "dropout_at": ("attention",)}
+    if family == "longformer":
+        options["windows"] = (3,)
+    else:
+        options |= {"mixer": BlockSparseConfig(block=2, random_blocks=0), "max_length": 16}
+    model, params = built(small(family, number=1, **options))
+    x = ids(length=14)
+    first = logits_of(model, params, input_ids=x, rngs={"dropout": jax.random.key(0)})
+    second = logits_of(model, params, input_ids=x, rngs={"dropout": jax.random.key(1)})
+    assert np.isfinite(first).all() and not np.allclose(first, second)
 
 
 def test_what_it_refuses():
