@@ -68,7 +68,7 @@ def test_padding_changes_nothing():
 
 @pytest.mark.parametrize("family", ["longformer", "big_bird"])
 def test_weights_that_belong_to_no_part_are_dropped_too(family):
-    """Those of global tokens and, in rows longer than `full_length`, of the first and last block."""
+    """Those of global tokens, and of the first and last block of rows that are long."""
     options = {"head": "sequence_classification", "dropout": 0.5, "dropout_at": ("attention",)}
     if family == "longformer":
         options["windows"] = (3,)
