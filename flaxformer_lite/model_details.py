@@ -88,8 +88,8 @@ def load_word_vectors(
     pieces_folder = folder
     if is_workdir(folder):
         pieces_folder = tokenizer_folder(folder)
-    pieces = plain.load(pieces_folder).pieces()
-    return word_vectors.vectors_of(table_VD, published, pieces, where)
+    inner = tokenizer.read_plugin_tokenizer(pieces_folder) or plain.load(pieces_folder)
+    return word_vectors.vectors_of(table_VD, published, inner.pieces(), where)
 
 
 def load_sentence_layers(

@@ -32,6 +32,7 @@ FOLDERS = {
     "optimizers": ("training.optimizers",),
     "trackers": ("runs.trackers",),
     "readers": (),
+    "tokenizers": (),
     "commands": (),
 }
 BASES = {  # the base class of each folder's plug-ins

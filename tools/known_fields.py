@@ -19,13 +19,13 @@ from typing import Any
 
 import transformers
 from transformers import (
-    CONFIG_MAPPING,
     AutoConfig,
     PreTrainedConfig,
     masking_utils,
     modeling_layers,
     modeling_rope_utils,
 )
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from flaxformer_lite.pretrained.harmless_fields import HARMLESS
 
@@ -42,7 +42,7 @@ def list_model_types() -> list[str]:
         text = path.read_text()
         found |= {*OF_FILE.findall(text)}
         found |= {name.replace("_", "-") for name in OF_ALIAS.findall(text)}
-    return sorted(found & set(CONFIG_MAPPING))
+    return sorted(found & CONFIG_MAPPING_NAMES.keys())
 
 
 SHARED = (

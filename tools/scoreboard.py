@@ -7,8 +7,9 @@ fields of config.json in which each of its tiny models differs from small defaul
 draw and each class that transformers has for the family, and the other draws of one class (`head`
 of the file, else the language model), in three steps; `only` lists the heads of a family that has
 not all of its model_type's, `lengths` are those of two rows longer than usual, `with_head` the
-fields that a head needs besides those of a draw, and `classes` those that no auto class has. Of the
-first draw, the loss of labels and its gradient are compared too:
+fields that a head needs besides those of a draw, `classes` those that no auto class has, and
+`reference` a module of tools/ with the classes of a family that transformers lacks. Of the first
+draw, the loss of labels and its gradient are compared too:
 
     python tools/scoreboard.py theirs /tmp/board       # torch: makes files and outputs
     python tools/scoreboard.py ours /tmp/board         # JAX: loads, compares, generates, saves
@@ -22,6 +23,7 @@ tests/pretrained/recipe.py. The exit status is 1 where a difference exceeds the 
 
 import argparse
 import datetime
+import importlib
 import inspect
 import json
 import re
@@ -171,6 +173,8 @@ def theirs(out: Path, only: str, store: bool) -> None:
         heads: dict[str, str] = {}
         for number, draw in enumerate(family["draws"]):
             named = classes(family.get("model_type", stem)) | family.get("classes", {})
+            if "reference" in family:
+                named = importlib.import_module(family["reference"]).CLASSES
             for head, name in named.items():
                 if number and head != family.get("head", "lm"):
                     continue  # heads differ in what stands on top
@@ -251,7 +255,7 @@ def make(
     import transformers
     from safetensors.numpy import load_file, save_file
 
-    cls = getattr(transformers, name)
+    cls = class_of(name)
     known = transformers.AutoConfig.for_model(family.get("model_type", model_type)).to_dict()
     small = {field: value for field, value in SMALL.items() if field in known}
     settings = small | draw | family.get("with_head", {}).get(head, {})
@@ -300,6 +304,17 @@ def make(
         arrays["loss"] = write_gradient(model, given | labels, folder / "gradient")
     np.savez(folder / "expected.npz", **arrays)
     return outputs
+
+
+def class_of(name: str) -> Any:
+    """Returns a class of transformers, or of a reference of ours where it has none."""
+    import transformers
+
+    if hasattr(transformers, name):
+        return getattr(transformers, name)
+    from tools import jina_bert
+
+    return getattr(jina_bert, name)
 
 
 def labels_of(head: str, name: str, given: Arrays, vocab_size: int) -> Arrays:
@@ -561,7 +576,7 @@ def back(out: Path, only: str) -> None:
             due = dict(file)
         try:
             name = json.loads((folder / "again" / "config.json").read_text())["architectures"][0]
-            got = forward(read(getattr(transformers, name), folder / "again"), given)
+            got = forward(read(class_of(name), folder / "again"), given)
             row["written"] = parity.error(got, due, given)
         except Exception as error:
             row["refused"] = f"back: {brief(error)}"

@@ -5,7 +5,9 @@ package that is called after its kind:
 
     attentions/    values of `model.attention`
     commands/      commands of `flaxformer_lite` (cli/commands/declare.py)
+    models/        families (models/__init__.py)
     readers/       checkpoints of other programs (pretrained/folder.py)
+    tokenizers/    tokenizers of families that read them in their own way (pretrained/tokenizer.py)
 
 Each package says in its first lines what it was tested against, and what not. Deleting a package
 takes away what it adds, and nothing else.

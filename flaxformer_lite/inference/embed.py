@@ -79,7 +79,7 @@ def embed(
         raise ConfigError(f"task={task!r}: must be query or document.")
     prefix = layers.prompt_of(task) if prompt is None else prompt
     texts = [prefix + text for text in texts]
-    if opened.cfg.skeleton == "embedding":
+    if not hasattr(type(opened.model), "encode"):
         raise ConfigError(
             f"family={opened.cfg.family!r}: has vectors of words, not of sentences; see the command"
             " similar."

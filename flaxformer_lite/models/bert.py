@@ -17,7 +17,6 @@ PRESETS = bert_like.PRESETS
 config = partial(build_config, "bert", bert_like.BASE, bert_like.PRESETS, "base")
 Model = EncoderModel
 
-
 PUBLISHED = Published(
     model_type="bert",
     prefix="bert.",
@@ -35,4 +34,7 @@ PUBLISHED = Published(
     fixed=bert_like.FIXED,
     duplicates={"cls.predictions.decoder.bias": "cls.predictions.bias"},
     ignored=bert_like.BUFFERS,
+    relatives=dict.fromkeys(
+        ("JinaBertModel", "JinaBertForMaskedLM", "JinaBertForSequenceClassification"), "jina_bert"
+    ),
 )

@@ -13,9 +13,8 @@ from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import (
     Fields,
     ModelFields,
-    largest_window,
-    layer_types,
     read_windows,
+    write_windows,
 )
 from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.weight_map import add_prefix
@@ -54,10 +53,7 @@ def read(fields: Fields) -> ModelFields:
 
 
 def write(cfg: ModelConfig) -> Json:
-    return cohere.write_attention(cfg) | {
-        "sliding_window": largest_window(cfg) or WINDOW,
-        "layer_types": layer_types(cfg),
-    }
+    return cohere.write_attention(cfg) | write_windows(cfg, WINDOW)
 
 
 PUBLISHED = llama_like.published(

@@ -12,6 +12,7 @@ from flaxformer_lite.models import ministral
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields, read_windows
 from flaxformer_lite.models.presets import build_config
+from flaxformer_lite.models.rope_fields import read_rope, write_unscaled
 from flaxformer_lite.nn.positions.rope import Rope
 
 WINDOW = 8192
@@ -35,32 +36,26 @@ PRESETS = {
     "32b": dict(d_model=6144, num_heads=48, num_kv_heads=8, mlp_dim=21504, decoder_layers=64),
 }
 config = partial(build_config, "cwm", BASE, PRESETS, "32b")
-
-
-class Model(llama_like.Model):
-    heads = ("lm", "none")
+Model = llama_like.LanguageModel
 
 
 def read(fields: Fields) -> ModelFields:
     layers = fields.get("num_hidden_layers", 64)
     window = fields.nullable("sliding_window", WINDOW)
     windows = read_windows(fields, layers, lambda i: i % 4 != 0 and window > 0, window)
-    options = llama_like.read_heads(fields, kv_heads=8, head_dim=128)
-    if not (fields.get("rope_scaling", {}) or fields.get("rope_parameters", {})):
-        options["position"] = SCALED
-    return options | {"windows": windows, "norm_eps": fields.get("rms_norm_eps", 1e-5)}
+    return llama_like.read_sizes(fields, kv_heads=8, head_dim=128) | {
+        "position": read_rope(fields, usual=SCALED),
+        "windows": windows,
+    }
 
 
 def write(cfg: ModelConfig) -> Json:
-    """Writes positions without scaling too, which an absent field would scale."""
-    unscaled = {"rope_type": "default", "rope_theta": cfg.position.base}
-    spelled = {"rope_parameters": unscaled} if cfg.position.scaling == "none" else {}
-    return ministral.write(cfg) | spelled
+    return ministral.write(cfg) | write_unscaled(cfg.position)
 
 
 PUBLISHED = llama_like.published(
     "cwm",
-    defaults=dict(rope_theta=1000000.0),
+    defaults=dict(rope_theta=1000000.0, rms_norm_eps=1e-5),
     heads=llama_like.heads("Cwm", only=Model.heads),
     fixed={"mlp_bias": False},
     read=read,

@@ -85,11 +85,7 @@ PRESETS = {  # section 3.1.2 and appendix B
     ),
 }
 config = partial(build_config, "deepseek_v2", BASE, PRESETS, "lite")
-
-
-class Model(llama_like.Model):
-    heads = ("lm", "sequence_classification", "none")
-
+Model = llama_like.SequenceModel
 
 EXPERTS = weight_rows(
     ("mlp.gate", "mlp/router"),

@@ -41,10 +41,7 @@ PRESETS = {
     ),
 }
 config = partial(build_config, "deepseek_v3", BASE, PRESETS, "671b")
-
-
-class Model(llama_like.Model):
-    heads = ("lm", "sequence_classification", "token_classification", "none")
+Model = llama_like.LabelingModel
 
 
 def with_normalized(fields: Fields, moe: MoeConfig) -> MoeConfig:

@@ -67,9 +67,10 @@ class Model(EncoderModel):
         if attention_mask_BT is None:
             attention_mask_BT = jnp.ones(x_BTD.shape[:2], jnp.int32)
         if pooling == "late":
-            transformed_BTD = self.transform(x_BTD)
-            return pool("mean", transformed_BTD, attention_mask_BT, unit=False).astype(x_BTD.dtype)
-        pooled_BD = pool(pooling, x_BTD, attention_mask_BT, unit=False).astype(x_BTD.dtype)
+            x_BTD = self.transform(x_BTD)
+        pooled_BD = pool("mean", x_BTD, attention_mask_BT, unit=False).astype(x_BTD.dtype)
+        if pooling == "late":
+            return pooled_BD
         return self.transform(pooled_BD)
 
 
@@ -88,7 +89,6 @@ def read(fields: Fields) -> ModelFields:
     if fields.get("mlp_bias", False):
         read["bias_at"] += ("logits",)
     return read | {
-        "norm_eps": fields.get("rms_norm_eps", 1e-5),
         "classifier_pooling": POOLINGS[pooling],
     }
 
@@ -101,6 +101,7 @@ def write(cfg: ModelConfig) -> Json:
 PUBLISHED = llama_like.published(
     "eurobert",
     BODY,
+    defaults=dict(rms_norm_eps=1e-5),
     heads=build_heads(
         "EuroBert",
         none=(),

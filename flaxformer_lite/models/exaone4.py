@@ -16,9 +16,8 @@ from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import (
     Fields,
     ModelFields,
-    largest_window,
-    layer_types,
     read_windows,
+    write_windows,
 )
 from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.nn.positions.rope import Rope
@@ -66,24 +65,20 @@ def read(fields: Fields) -> ModelFields:
     hybrid = window > 0
     pattern = llama_like.alternate_positions(*windows) if hybrid else (LayerKind(window=0),)
     return llama_like.read_heads(fields, kv_heads=32) | {
-        "norm_eps": fields.get("rms_norm_eps", 1e-5),
         "pattern": pattern,
     }
 
 
 def write(cfg: ModelConfig) -> Json:
     hybrid = any(kind.window or kind.position is not None for kind in cfg.kinds)
-    window = largest_window(cfg) or WINDOW
-    return llama_like.write_heads(cfg) | {
-        "sliding_window": window if hybrid else None,
-        "layer_types": layer_types(cfg),
-    }
+    return llama_like.write_heads(cfg) | write_windows(cfg, WINDOW if hybrid else None)
 
 
 PUBLISHED = llama_like.published(
     "exaone4",
     olmo2.BODY,
     defaults=dict(
+        rms_norm_eps=1e-5,
         hidden_size=4096,
         intermediate_size=16384,
         num_hidden_layers=32,

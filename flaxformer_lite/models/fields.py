@@ -1,11 +1,11 @@
 """Fields of a published config.json, read with checks, and values that families give them."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from flaxformer_lite.config import ConfigError, ModelConfig
-from flaxformer_lite.files.read import KINDS, is_kind, quote_value
+from flaxformer_lite.files.read import KINDS, Json, is_kind, quote_value
 from flaxformer_lite.registry import did_you_mean
 
 Number = TypeVar("Number", int, float)
@@ -125,6 +125,23 @@ def omit_fields(fields: Mapping[str, Value], *names: str) -> dict[str, Value]:
     return {name: value for name, value in fields.items() if name not in names}
 
 
+def read_types(fields: Fields, known: Collection[str], usual: list[str]) -> list[str]:
+    """Reads `layer_types`, the kind of each layer by name.
+
+    Args:
+      fields: a published config.
+      known: the names that there may be.
+      usual: the names, one for each layer, if `layer_types` is absent.
+    """
+    types = fields.get("layer_types", usual)
+    if len(types) != len(usual) or any(name not in known for name in types):
+        raise ConfigError(
+            f"config.json: layer_types={quote_value(types)}: must be {len(usual)} entries, each"
+            f" {' or '.join(known)}."
+        )
+    return types
+
+
 def read_windows(
     fields: Fields, layers: int, sliding: Callable[[int], bool], window: int
 ) -> tuple[int, ...]:
@@ -136,25 +153,23 @@ def read_windows(
       sliding: whether a layer slides, if `layer_types` is absent.
       window: window of the sliding layers; 0 for none.
     """
-    kinds = fields.get("layer_types", kind=list)
-    if kinds is None:
-        kinds = ["sliding_attention" if sliding(i) else "full_attention" for i in range(layers)]
-    known = all(kind in ("sliding_attention", "full_attention") for kind in kinds)
-    if not known or len(kinds) != layers:
-        raise ConfigError(
-            f"config.json: layer_types={quote_value(kinds)}: must be {layers} entries, each"
-            " sliding_attention or full_attention."
-        )
-    if "sliding_attention" in kinds and window < 1:
+    usual = ["sliding_attention" if sliding(i) else "full_attention" for i in range(layers)]
+    types = read_types(fields, ("sliding_attention", "full_attention"), usual)
+    if "sliding_attention" in types and window < 1:
         raise ConfigError(
             f"config.json: a layer slides over a window of {window}: must be at least 1."
         )
-    return shortest_pattern([window if kind == "sliding_attention" else 0 for kind in kinds])
+    return shortest_pattern([window if name == "sliding_attention" else 0 for name in types])
 
 
 def layer_types(cfg: ModelConfig) -> list[str]:
     kinds = repeat_pattern(cfg.kinds, cfg.encoder_layers + cfg.decoder_layers)
     return ["sliding_attention" if kind.window else "full_attention" for kind in kinds]
+
+
+def write_windows(cfg: ModelConfig, usual: int | None) -> Json:
+    """Writes the layers' windows; `usual` is written where none slides."""
+    return {"sliding_window": largest_window(cfg) or usual, "layer_types": layer_types(cfg)}
 
 
 def largest_window(cfg: ModelConfig) -> int:

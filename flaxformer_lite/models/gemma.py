@@ -75,6 +75,14 @@ def write_activation(cfg: ModelConfig, field: str) -> dict[str, str]:
     return {field: "gelu_pytorch_tanh"}
 
 
+def write_scale(cfg: ModelConfig) -> Json:
+    """Writes the scale of attention; a root's power is rounded, so 256 may come back beside it."""
+    scalar = cfg.scale**-2
+    if round(scalar) ** -0.5 == cfg.scale:
+        scalar = round(scalar)
+    return {"query_pre_attn_scalar": scalar}
+
+
 def heads(name: str) -> dict[str, Head]:
     """Returns Llama's heads except question answering, which Gemma lacks."""
     return llama_like.heads(name, only=Model.heads)

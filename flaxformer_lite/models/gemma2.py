@@ -15,9 +15,9 @@ from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import (
     Fields,
     ModelFields,
-    layer_types,
     omit_fields,
     read_windows,
+    write_windows,
 )
 from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.weight_map import add_prefix, omit_prefixes, weight_rows
@@ -79,16 +79,13 @@ def read(fields: Fields) -> ModelFields:
 
 
 def write(cfg: ModelConfig) -> Json:
-    scalar = cfg.scale**-2
-    query_scalar = round(scalar) if round(scalar) ** -0.5 == cfg.scale else scalar
     return (
         llama_like.write_heads(cfg)
         | gemma.write_activation(cfg, "hidden_activation")
         | gemma.write_prompt(cfg)
         | {
-            "sliding_window": max(cfg.windows) or 4096,
-            "layer_types": layer_types(cfg),
-            "query_pre_attn_scalar": query_scalar,
+            **write_windows(cfg, 4096),
+            **gemma.write_scale(cfg),
             **write_caps(cfg),
         }
     )

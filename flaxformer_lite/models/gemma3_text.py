@@ -15,7 +15,6 @@ from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields, layer_types, read_windows
 from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.rope_fields import read_rope_of, slide_layers, write_ropes
-from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import WeightRow, add_prefix, weight_rows
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -63,11 +62,7 @@ PRESETS = {  # table 1
     "12b": dict(d_model=3840, num_heads=16, num_kv_heads=8, mlp_dim=15360, decoder_layers=48),
 }
 config = partial(build_config, "gemma3_text", BASE, PRESETS, "4b")
-
-
-class Model(DecoderModel):
-    heads = ("lm", "sequence_classification", "none")
-
+Model = llama_like.SequenceModel
 
 LAYER = gemma2.LAYER + llama_like.QK_NORMS
 FULL = "full_attention"
@@ -113,9 +108,6 @@ def write(cfg: ModelConfig) -> Json:
     if local:
         window = local[0].window or window
         base = local[0].position
-    query_scalar = cfg.scale**-2
-    if round(query_scalar) ** -0.5 == cfg.scale:
-        query_scalar = round(query_scalar)
     return (
         llama_like.write_heads(cfg)
         | gemma.write_activation(cfg, "hidden_activation")
@@ -124,7 +116,7 @@ def write(cfg: ModelConfig) -> Json:
             "rope_local_base_freq": base.base,
             "sliding_window": 2 * (window - 1) if cfg.encoder_layers else window,
             "layer_types": layer_types(cfg),
-            "query_pre_attn_scalar": query_scalar,
+            **gemma.write_scale(cfg),
             "final_logit_softcapping": cfg.logit_softcap or None,
             "use_bidirectional_attention": bool(cfg.encoder_layers),
             "num_hidden_layers": cfg.encoder_layers + cfg.decoder_layers,

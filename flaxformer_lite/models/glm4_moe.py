@@ -42,11 +42,7 @@ PRESETS = {
     ),
 }
 config = partial(build_config, "glm4_moe", BASE, PRESETS, "air")
-
-
-class Model(llama_like.Model):
-    heads = ("lm", "none")
-
+Model = llama_like.LanguageModel
 
 LAYER = llama_like.LAYER + llama_like.QK_NORMS + deepseek_v2.EXPERTS
 BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER)
@@ -57,7 +53,6 @@ def read(fields: Fields) -> ModelFields:
     moe = deepseek_v3.with_normalized(fields, MOE)
     return {
         **llama_like.read_sizes(fields, kv_heads=8),
-        "norm_eps": fields.get("rms_norm_eps", 1e-5),
         "position": read_rope(fields, fraction="partial_rotary_factor", default_fraction=0.5),
         "bias_at": ("query", "key", "value") if fields.get("attention_bias", False) else (),
         "qk_norm": "rms" if fields.get("use_qk_norm", False) else "none",
@@ -79,6 +74,7 @@ PUBLISHED = dataclasses.replace(
     deepseek_v3.PUBLISHED,
     model_type="glm4_moe",
     defaults=dict(
+        rms_norm_eps=1e-5,
         hidden_size=4096,
         intermediate_size=10944,
         num_hidden_layers=46,

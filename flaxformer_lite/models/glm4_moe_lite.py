@@ -50,7 +50,6 @@ def read(fields: Fields) -> ModelFields:
     moe = deepseek_v3.with_normalized(fields, MOE)
     return {
         **deepseek_v2.read_attention(fields),
-        "norm_eps": fields.get("rms_norm_eps", 1e-5),
         **deepseek_v2.read_experts(fields, layers, 1, moe),
     }
 
@@ -64,6 +63,7 @@ PUBLISHED = dataclasses.replace(
     deepseek_v3.PUBLISHED,
     model_type="glm4_moe_lite",
     defaults=dict(
+        rms_norm_eps=1e-5,
         hidden_size=2048,
         intermediate_size=10240,
         num_hidden_layers=47,

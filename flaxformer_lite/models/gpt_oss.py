@@ -15,13 +15,12 @@ from flaxformer_lite.models.common import experts, llama_like
 from flaxformer_lite.models.fields import (
     Fields,
     ModelFields,
-    largest_window,
-    layer_types,
     omit_fields,
     read_windows,
+    write_windows,
 )
 from flaxformer_lite.models.presets import build_config
-from flaxformer_lite.models.rope_fields import read_rope
+from flaxformer_lite.models.rope_fields import read_rope, write_unscaled
 from flaxformer_lite.models.weight_map import add_prefix, omit_prefixes, weight_rows
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 from flaxformer_lite.nn.positions.rope import Rope
@@ -62,22 +61,13 @@ PRESETS = {  # table 1
         mlp_dim=128,
         windows=(32, 0),
         position=Rope(base=150000.0),
-        feed_forward=MoeConfig(
-            num_experts=8, router_bias=True, limit=7.0, up_offset=1.0, balance=0.01
-        ),
+        feed_forward=dataclasses.replace(EXPERTS_20B, num_experts=8, experts_per_token=2),
     ),
     "20b": LARGE | dict(decoder_layers=24),
     "120b": LARGE
     | dict(
         decoder_layers=36,
-        feed_forward=MoeConfig(
-            num_experts=128,
-            experts_per_token=4,
-            router_bias=True,
-            limit=7.0,
-            up_offset=1.0,
-            balance=0.001,
-        ),
+        feed_forward=dataclasses.replace(EXPERTS_20B, num_experts=128),
     ),
 }
 config = partial(build_config, "gpt_oss", BASE, PRESETS, "20b")
@@ -107,21 +97,18 @@ def read(fields: Fields) -> ModelFields:
     window = fields.nullable("sliding_window", WINDOW)
     windows = read_windows(fields, layers, lambda i: i % 2 == 0, window)
     fields.require("swiglu_alpha", ALPHA)
-    is_scaled = bool(fields.get("rope_scaling", {}) or fields.get("rope_parameters", {}))
-    base = fields.get("rope_theta", YARN.base)
+    yarn = dataclasses.replace(YARN, base=fields.get("rope_theta", YARN.base))
     biased = ATTENTION_BIASES if fields.get("attention_bias", True) else ()
     return llama_like.read_sizes(fields, kv_heads=8, head_dim=64) | {
-        "norm_eps": fields.get("rms_norm_eps", 1e-5),
-        "position": read_rope(fields) if is_scaled else dataclasses.replace(YARN, base=base),
+        "position": read_rope(fields, usual=yarn),
         "windows": windows,
         "activation": "quick_gelu",
         "bias_at": (*biased, "mlp"),
-        "feed_forward": MoeConfig(
+        "feed_forward": dataclasses.replace(
+            EXPERTS_20B,
             num_experts=fields.size("num_local_experts", 128),
             experts_per_token=fields.size("num_experts_per_tok", 4),
-            router_bias=True,
             limit=fields.get("swiglu_limit", 7.0),
-            up_offset=1.0,
             **experts.read_router_losses(fields),
         ),
     }
@@ -129,13 +116,9 @@ def read(fields: Fields) -> ModelFields:
 
 def write(cfg: ModelConfig) -> Json:
     moe = experts.find_experts(cfg)
-    window = largest_window(cfg)
-    fields = llama_like.write_heads(cfg)
-    if cfg.position.scaling == "none":  # without the field transformers scales
-        fields["rope_parameters"] = {"rope_type": "default", "rope_theta": fields["rope_theta"]}
-    return fields | {
-        "sliding_window": window or WINDOW,
-        "layer_types": layer_types(cfg),
+    return llama_like.write_heads(cfg) | {
+        **write_unscaled(cfg.position),
+        **write_windows(cfg, WINDOW),
         "attention_bias": "query" in cfg.bias_at,
         "num_local_experts": moe.num_experts,
         "num_experts_per_tok": moe.experts_per_token,
@@ -149,7 +132,7 @@ FIELDS = omit_fields(llama_like.FIELDS, "hidden_act")
 PUBLISHED = llama_like.published(
     "gpt_oss",
     BODY,
-    defaults=dict(num_hidden_layers=36, rope_theta=150000.0),
+    defaults=dict(num_hidden_layers=36, rms_norm_eps=1e-5, rope_theta=150000.0),
     heads=llama_like.heads(
         "GptOss", only=("lm", "none", "sequence_classification", "token_classification")
     ),

@@ -12,7 +12,6 @@ from flaxformer_lite.models import granite
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build_config
-from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import add_prefix, weight_rows
 
 BASE = llama_like.BASE | dict(
@@ -23,12 +22,7 @@ PRESETS = {
     "14b": dict(d_model=6144, num_heads=48, num_kv_heads=8, mlp_dim=14336, decoder_layers=38),
 }
 config = partial(build_config, "hyperclovax", BASE, PRESETS, "14b")
-
-
-class Model(DecoderModel):
-    heads = ("lm", "none")
-    scaled_vectors = ("decoder",)
-
+Model = granite.Model
 
 NORMS = weight_rows(("post_norm1", "attention_branch_norm"), ("post_norm2", "mlp_branch_norm"))
 BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", llama_like.LAYER + NORMS)

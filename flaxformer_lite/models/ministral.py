@@ -9,7 +9,7 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import mistral
 from flaxformer_lite.models.common import llama_like
-from flaxformer_lite.models.fields import Fields, ModelFields, layer_types, read_windows
+from flaxformer_lite.models.fields import Fields, ModelFields, read_windows, write_windows
 from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -36,10 +36,7 @@ def read(fields: Fields) -> ModelFields:
 
 
 def write(cfg: ModelConfig) -> Json:
-    return llama_like.write_heads(cfg) | {
-        "sliding_window": max(cfg.windows) or None,
-        "layer_types": layer_types(cfg),
-    }
+    return llama_like.write_heads(cfg) | write_windows(cfg, None)
 
 
 PUBLISHED = llama_like.published(

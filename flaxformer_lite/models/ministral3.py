@@ -47,7 +47,6 @@ def read(fields: Fields) -> ModelFields:
         original_max_position_embeddings=rope.get(ORIGINAL, 0),
     )
     return llama_like.read_sizes(fields, kv_heads=8, head_dim=128) | {
-        "norm_eps": fields.get("rms_norm_eps", 1e-5),
         "windows": (fields.nullable("sliding_window", 0),),
         "position": position,
     }
@@ -75,6 +74,7 @@ PUBLISHED = dataclasses.replace(
     model_type="ministral3",
     sentencepiece="",
     defaults=dict(
+        rms_norm_eps=1e-5,
         intermediate_size=14336,
         num_hidden_layers=34,
         max_position_embeddings=262144,

@@ -44,7 +44,6 @@ BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER)
 def read(fields: Fields) -> ModelFields:
     fields.require("router_jitter_noise", 0.0)  # of training, on what the experts read, too
     return llama_like.read_heads(fields, kv_heads=8) | {
-        "norm_eps": fields.get("rms_norm_eps", 1e-5),
         "windows": (fields.nullable("sliding_window", 0),),
         "feed_forward": MoeConfig(
             num_experts=fields.size("num_local_experts", 8),
@@ -67,7 +66,7 @@ def write(cfg: ModelConfig) -> Json:
 PUBLISHED = llama_like.published(
     "mixtral",
     BODY,
-    defaults=dict(max_position_embeddings=131072, rope_theta=1e6),
+    defaults=dict(max_position_embeddings=131072, rope_theta=1e6, rms_norm_eps=1e-5),
     heads=llama_like.heads("Mixtral", "model."),
     read=read,
     write=write,

@@ -46,7 +46,6 @@ BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER)
 def read_sizes(fields: Fields) -> ModelFields:
     biased = llama_like.attention_biases(fields)
     return llama_like.read_sizes(fields) | {
-        "norm_eps": fields.get("rms_norm_eps", 1e-5),
         "bias_at": biased,
     }
 
@@ -62,7 +61,9 @@ def write(cfg: ModelConfig) -> Json:
 PUBLISHED = llama_like.published(
     "olmo2",
     BODY,
-    defaults=dict(vocab_size=50304, max_position_embeddings=2048, pad_token_id=1),
+    defaults=dict(
+        vocab_size=50304, rms_norm_eps=1e-5, max_position_embeddings=2048, pad_token_id=1
+    ),
     heads=llama_like.heads("Olmo2", only=Model.heads),
     read=read,
     write=write,

@@ -11,7 +11,7 @@ from flaxformer_lite.config import LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import olmo2
 from flaxformer_lite.models.common import llama_like
-from flaxformer_lite.models.fields import Fields, ModelFields, layer_types, read_windows
+from flaxformer_lite.models.fields import Fields, ModelFields, read_windows, write_windows
 from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.rope_fields import read_rope_of, slide_layers, write_ropes
 
@@ -53,20 +53,15 @@ def write(cfg: ModelConfig) -> Json:
     local = [kind for kind in cfg.kinds if kind.window]
     position = local[0].position if local else None
     ropes = {FULL: cfg.position, SLIDING: position or cfg.position}
-    return (
-        olmo2.write(cfg)
-        | write_ropes(ropes)
-        | {
-            "sliding_window": local[0].window if local else WINDOW,
-            "layer_types": layer_types(cfg),
-        }
-    )
+    return olmo2.write(cfg) | write_ropes(ropes) | write_windows(cfg, WINDOW)
 
 
 PUBLISHED = llama_like.published(
     "olmo3",
     olmo2.BODY,
-    defaults=dict(vocab_size=50304, max_position_embeddings=2048, pad_token_id=1),
+    defaults=dict(
+        vocab_size=50304, rms_norm_eps=1e-5, max_position_embeddings=2048, pad_token_id=1
+    ),
     heads=llama_like.heads("Olmo3", only=Model.heads),
     read=read,
     write=write,

@@ -44,7 +44,6 @@ BODY = llama_like.ENDS + add_prefix(
 def read(fields: Fields) -> ModelFields:
     biased = llama_like.attention_biases(fields)
     return llama_like.read_heads(fields) | {
-        "norm_eps": fields.get("rms_norm_eps", 1e-5),
         "qkv_clip": fields.get("clip_qkv", 0.0),
         "bias_at": biased,
         "feed_forward": MoeConfig(
@@ -71,7 +70,7 @@ def write(cfg: ModelConfig) -> Json:
 PUBLISHED = llama_like.published(
     "olmoe",
     BODY,
-    defaults=dict(intermediate_size=2048, pad_token_id=1),
+    defaults=dict(intermediate_size=2048, rms_norm_eps=1e-5, pad_token_id=1),
     heads=llama_like.heads("Olmoe", only=("lm", "none")),
     read=read,
     write=write,

@@ -14,7 +14,6 @@ from flaxformer_lite.models.common import gpt2_like, llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields, omit_fields
 from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
-from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import add_prefix, build_heads, weight_rows
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -36,11 +35,7 @@ PRESETS = {
     ),
 }
 config = partial(build_config, "phi", BASE, PRESETS, "1")
-
-
-class Model(DecoderModel):
-    heads = ("lm", "sequence_classification", "token_classification", "none")
-
+Model = llama_like.LabelingModel
 
 LAYER = weight_rows(
     ("input_layernorm", "attention_in_norm"),

@@ -8,13 +8,7 @@ from functools import partial
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import experts, llama_like, qwen_like
-from flaxformer_lite.models.fields import (
-    Fields,
-    ModelFields,
-    largest_window,
-    layer_types,
-    read_windows,
-)
+from flaxformer_lite.models.fields import Fields, ModelFields, read_windows
 from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.weight_map import add_prefix
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
@@ -69,13 +63,8 @@ def read(fields: Fields) -> ModelFields:
 
 
 def write(cfg: ModelConfig) -> Json:
-    fields = llama_like.write_heads(cfg) | qwen_like.write_experts(cfg)
-    window = largest_window(cfg)
-    if window:
-        fields["sliding_window"] = window
-        fields["layer_types"] = layer_types(cfg)
-    return fields | {
-        "use_sliding_window": window > 0,
+    return qwen_like.write_attention(cfg) | {
+        **qwen_like.write_experts(cfg),
         "shared_expert_intermediate_size": experts.find_experts(cfg).shared_dim,
         "qkv_bias": "query" in cfg.bias_at,
     }

@@ -23,10 +23,7 @@ PRESETS = {
     "35b_a3b": {**qwen3_next.SIZES_80B, "decoder_layers": 40, "feed_forward": MOE},
 }
 config = partial(build_config, "qwen3_5_moe_text", BASE, PRESETS, "35b_a3b")
-
-
-class Model(llama_like.Model):
-    heads = ("lm", "none")
+Model = llama_like.LanguageModel
 
 
 def read(fields: Fields) -> ModelFields:

@@ -6,14 +6,15 @@ Reference: Qwen Team, "Qwen3-Next" (2025).
 import dataclasses
 from functools import partial
 
-from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig
-from flaxformer_lite.files.read import Json, quote_value
+from flaxformer_lite.config import LayerKind, ModelConfig
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import qwen3
 from flaxformer_lite.models.common import experts, llama_like, qwen_like
 from flaxformer_lite.models.fields import (
     Fields,
     ModelFields,
     activation_of,
+    read_types,
     repeat_pattern,
     shortest_pattern,
 )
@@ -117,19 +118,12 @@ def read_layers(fields: Fields, layers: int) -> ModelFields:
     act = activation_of("hidden_act", fields.get("hidden_act", "silu"))
     delta = GatedDeltaConfig(**sizes, norm_eps=fields.get("rms_norm_eps", 1e-6), activation=act)
     every = fields.size("full_attention_interval", EVERY)
-    types = fields.get("layer_types", kind=list)
-    if types is None:
-        types = [FULL if (i + 1) % every == 0 else LINEAR for i in range(layers)]
-    if len(types) != layers or not set(types) <= {LINEAR, FULL}:
-        raise ConfigError(
-            f"config.json: layer_types={quote_value(types)}: must be {layers} entries, each"
-            f" {LINEAR} or {FULL}."
-        )
-    kinds = [LayerKind(mixer=delta if kind == LINEAR else None) for kind in types]
+    kinds = {LINEAR: LayerKind(mixer=delta), FULL: LayerKind()}
+    usual = [LINEAR if (i + 1) % every else FULL for i in range(layers)]
     biased = llama_like.attention_biases(fields)
     return llama_like.read_sizes(fields, kv_heads=2, head_dim=256) | {
         "position": read_rope(fields, fraction="partial_rotary_factor", default_fraction=0.25),
-        "pattern": shortest_pattern(kinds),
+        "pattern": shortest_pattern([kinds[name] for name in read_types(fields, kinds, usual)]),
         "bias_at": biased,
     }
 

@@ -50,7 +50,12 @@ NAMES = {"finetuned", "mrope_section", "mrope_interleaved"}.union(
 
 
 def read_rope(
-    fields: Fields, *, base: str = "rope_theta", fraction: str = "", default_fraction: float = 1.0
+    fields: Fields,
+    *,
+    base: str = "rope_theta",
+    fraction: str = "",
+    default_fraction: float = 1.0,
+    usual: Rope | None = None,
 ) -> Rope:
     """Reads the encoding from `rope_scaling`, or else from `rope_parameters` (transformers 5).
 
@@ -62,12 +67,15 @@ def read_rope(
       base: the old name of rope_theta.
       fraction: the old name of the rotated share of a head; empty if whole heads rotate.
       default_fraction: the value if neither name is present.
+      usual: the encoding if neither of the two is there.
 
     Raises:
       ConfigError: an unsupported scaling, an unknown or missing parameter of one, or an impossible
         value.
     """
     where = "rope_scaling" if fields.get("rope_scaling", {}) else "rope_parameters"
+    if usual and not fields.get(where, {}):
+        return usual
     inner = Fields(fields.get(where, {}), f"{where}.")
     fields.read |= {"rope_parameters", "original_max_position_embeddings"}
     outer = fields.get(fraction or "partial_rotary_factor", default_fraction)
@@ -155,6 +163,13 @@ def _lengths(kind: str, inner: Fields, fields: Fields) -> ModelFields:
         if kind == "longrope":
             lengths["factor"] = max(lengths["factor"], 1.0)
     return lengths
+
+
+def write_unscaled(position: Rope) -> Json:
+    """Writes positions that are not scaled, where transformers scales if nothing is said."""
+    if position.scaling != "none":
+        return {}
+    return {"rope_parameters": {"rope_type": "default", "rope_theta": position.base}}
 
 
 def read_rope_of(fields: Fields, layer_type: str, base: float, *, scaled: bool = True) -> Rope:

@@ -13,10 +13,10 @@ from flaxformer_lite.models.fields import (
     Fields,
     ModelFields,
     largest_window,
-    layer_types,
     read_windows,
     repeat_pattern,
     shortest_pattern,
+    write_windows,
 )
 from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.nn.positions.nope import Nope
@@ -62,12 +62,10 @@ def read(fields: Fields) -> ModelFields:
 
 def write(cfg: ModelConfig) -> Json:
     kinds = repeat_pattern(cfg.kinds, cfg.decoder_layers)
-    window = largest_window(cfg)
     return llama_like.write(cfg) | {
         "no_rope_layers": [int(kind.position is None) for kind in kinds],
-        "use_sliding_window": window > 0,
-        "sliding_window": window or None,
-        "layer_types": layer_types(cfg),
+        "use_sliding_window": largest_window(cfg) > 0,
+        **write_windows(cfg, None),
     }
 
 

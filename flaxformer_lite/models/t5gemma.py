@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.read import Json, quote_value
-from flaxformer_lite.models import gemma2, weight_map
+from flaxformer_lite.models import gemma, gemma2, weight_map
 from flaxformer_lite.models.fields import (
     Fields,
     ModelFields,
@@ -257,10 +257,6 @@ def write(cfg: ModelConfig) -> Json:
             f"{prefix}sliding_window": window,
             f"{prefix}layer_types": kinds,
         }
-    scalar = cfg.scale**-2
-    # The power of a root is rounded: 256 may come back as a number beside it.
-    if round(scalar) ** -0.5 == cfg.scale:
-        scalar = round(scalar)
     start = START if cfg.decoder_start_token_id is None else cfg.decoder_start_token_id
     return (
         flat
@@ -268,7 +264,7 @@ def write(cfg: ModelConfig) -> Json:
         | {
             "hidden_activation": "gelu_pytorch_tanh",
             "max_position_embeddings": cfg.max_length,
-            "query_pre_attn_scalar": scalar,
+            **gemma.write_scale(cfg),
             "decoder_bos_token_id": start,
             "is_encoder_decoder": cfg.head != "encoder",
             **gemma2.write_caps(cfg),

@@ -125,6 +125,7 @@ class Published:
       fixed: fields of which we support only one value.
       read: returns overrides of ModelConfig that `fields` cannot express.
       write: inverse of `read`.
+      arrange: turns the tensors of a file, by name, into those of the rows.
       settle: corrects the config by tensors of the file, by name, that decide what config.json does
         not say.
       duplicates: names that repeat another tensor; checked when loading, left out when saving.
@@ -156,6 +157,7 @@ class Published:
     fixed: Mapping[str, object] = field(default_factory=dict)
     read: Callable[[Fields], ModelFields] = nothing
     write: Callable[[ModelConfig], Json] = nothing
+    arrange: Callable[[dict], dict] = dict
     settle: Callable[[ModelConfig, Mapping[str, np.ndarray]], ModelConfig] = unchanged
     duplicates: Mapping[str, str] = field(default_factory=dict)
     derived: Callable[[ModelConfig], dict[str, np.ndarray]] = nothing

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from flaxformer_lite import hints, registry
 from flaxformer_lite.files.publish import recover_directory
-from flaxformer_lite.files.read import Json, quote_name, quote_value, read_object
+from flaxformer_lite.files.read import Json, quote_name, quote_value, read_bytes, read_object
 from flaxformer_lite.pretrained import wrappers
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, open_file
 
@@ -23,6 +23,8 @@ OTHERS = {
     "model.ckpt.index": "a TensorFlow checkpoint",
     "tf_model.h5": "Keras weights",
 }
+# the config of sentence-transformers' static embeddings, whose folders have none
+STATIC_CONFIG = {"model_type": "static_embedding", "architectures": ["StaticEmbeddingModel"]}
 UNREAD = {  # files of checkpoints that are not read, by pattern
     "manifest.ocdbt": "an Orbax checkpoint of a program that has no reader here",
     "*/manifest.ocdbt": "an Orbax checkpoint of a program that has no reader here",
@@ -90,6 +92,14 @@ def find_foreign(folder: Path) -> Foreign | None:
     return found[0] if found else None
 
 
+def is_static(folder: Path) -> bool:
+    """Returns whether sentence-transformers says, where no config.json does, that it is a table."""
+    modules = folder / "modules.json"
+    if (folder / "config.json").exists() or not modules.is_file():
+        return False
+    return b"StaticEmbedding" in read_bytes(modules)
+
+
 def check_exists(folder: Path) -> None:
     """Refuses a path that is no directory, such as a model's name on a hub."""
     if folder.is_dir():
@@ -109,6 +119,8 @@ def read_config(folder: Path) -> dict:
     if not path.exists():
         _follow(path)
         check_exists(folder)
+        if is_static(folder):
+            return dict(STATIC_CONFIG)
         if (folder / "adapter_config.json").is_file():
             raise WeightsError(
                 f"{folder}: an adapter alone; pass its model's directory, with adapter= this one."

@@ -116,11 +116,22 @@ gptj: activation_function layer_norm_epsilon n_embd n_head n_inner n_layer n_pos
 granite: attention_bias attention_multiplier embedding_multiplier hidden_act intermediate_size
     logits_scaling mlp_bias num_hidden_layers num_key_value_heads residual_multiplier rms_norm_eps
     tie_word_embeddings vocab_size
+granitemoehybrid: attention_bias attention_multiplier embedding_multiplier hidden_act
+    intermediate_size layer_types layers_block_type logits_scaling mamba_chunk_size mamba_conv_bias
+    mamba_d_conv mamba_d_head mamba_d_state mamba_expand mamba_n_groups mamba_n_heads
+    mamba_proj_bias num_experts_per_tok num_hidden_layers num_key_value_heads num_local_experts
+    output_router_logits position_embedding_type residual_multiplier rms_norm_eps
+    router_aux_loss_coef shared_intermediate_size tie_word_embeddings time_step_limit vocab_size
 gte jina_embeddings_v3: hidden_act intermediate_size layer_norm_eps num_hidden_layers
     tie_word_embeddings type_vocab_size vocab_size
 hyperclovax: attention_bias attention_multiplier embedding_multiplier hidden_act intermediate_size
     logits_scaling mlp_bias num_hidden_layers num_key_value_heads residual_multiplier rms_norm_eps
     tie_word_embeddings use_post_norm vocab_size
+lfm2: block_auto_adjust_ff_dim block_ff_dim block_ffn_dim_multiplier block_multiple_of conv_L_cache
+    conv_bias full_attn_idxs intermediate_size layer_types norm_eps num_hidden_layers
+    num_key_value_heads tie_embedding tie_word_embeddings vocab_size
+longformer: attention_window hidden_act intermediate_size layer_norm_eps num_hidden_layers
+    onnx_export tie_word_embeddings type_vocab_size vocab_size
 longt5: d_ff d_kv d_model dense_act_fn encoder_attention_type feed_forward_proj global_block_size
     is_decoder is_gated_act layer_norm_epsilon local_radius num_decoder_layers num_heads
     num_hidden_layers num_layers relative_attention_max_distance relative_attention_num_buckets

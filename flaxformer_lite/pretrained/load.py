@@ -132,7 +132,8 @@ def open_published(
     plugin, cfg = hf_config.open_config(published, folder, head, family, **overrides)
     published_labels = hf_config.read_labels(published) if new_head else []
     cfg, others = with_labels(cfg, labels, published_labels)
-    tensors = tensor_names.without_prefix(plugin.PUBLISHED, open_weights(folder))
+    tensors = plugin.PUBLISHED.arrange(open_weights(folder))
+    tensors = tensor_names.without_prefix(plugin.PUBLISHED, tensors)
     tensors = check_tensors.with_computed_biases(plugin.PUBLISHED, tensors)
     tensors = check_tensors.with_tied_tables(plugin.PUBLISHED, cfg, tensors)
     if added:

@@ -25,6 +25,7 @@ from flaxformer_lite.pretrained.safetensors import WeightsError, open_file
 
 FILES = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
 OLD_ACTIVATION = "sbert_ce_default_activation_function"  # in config.json, before version 4
+STATIC = "StaticEmbedding"
 # The name of each, as all versions read it.
 MODES = {
     "pooling_mode_cls_token": "first",
@@ -177,9 +178,10 @@ def read_sentence_layers(folder: Path) -> SentenceLayers:
     )
     prompts, default = _prompts(folder / "config_sentence_transformers.json")
     modules = _modules(folder)
+    config = _optional(folder / "config.json", {"normalize": bool})  # Model2Vec's
     layers = SentenceLayers(
         limit=_transformer(folder).get("max_seq_length"),
-        normalize=not modules,
+        normalize=not modules and config.get("normalize", True),
         prompts=prompts,
         default_prompt=default,
         similarity=described.get("similarity_fn_name") or "",
@@ -193,7 +195,9 @@ def read_sentence_layers(folder: Path) -> SentenceLayers:
     layers = layers._replace(similarity=layers.similarity or "cosine")
     layers = layers.cut(described.get("truncate_dim") or 0, "truncate_dim")
     for place, kind in modules:
-        if kind == "Pooling":
+        if kind == STATIC:
+            layers = layers._replace(pooling="mean")
+        elif kind == "Pooling":
             pooling, include_prompt = _pooling(folder / place / "config.json")
             layers = layers._replace(pooling=pooling, include_prompt=include_prompt)
         elif kind == "Dense" and layers.pooling and not layers.normalize:
@@ -480,12 +484,14 @@ def trained_layers(fields: Json, limit: int) -> SentenceLayers | None:
 
 def copy_sentence_layers(source: Path, folder: Path) -> None:
     """Copies what sentence-transformers keeps beside the weights of an encoder."""
-    for place, _ in _modules(source):
-        if place and (source / place).is_dir():
+    for place, kind in _modules(source):
+        if place and kind != STATIC and (source / place).is_dir():
             shutil.copytree(source / place, folder / place)
     for name in FILES:
         if (source / name).is_file():
-            shutil.copyfile(source / name, folder / name)
+            # A static embedding's table is written in the folder itself.
+            text = (source / name).read_text(encoding="utf-8").replace(f"0_{STATIC}", "")
+            (folder / name).write_text(text, encoding="utf-8")
 
 
 def _modules(folder: Path) -> list[tuple[str, str]]:
@@ -509,6 +515,8 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
         kind = one.get("type")
         if not isinstance(place, str) or not isinstance(kind, str):
             raise _bad_module(path, one)
+        if place == ".":  # Model2Vec's spelling of the folder itself
+            place = ""
         if Path(place).name != place or place == "..":
             raise _bad_module(path, one)
         modules.append((place, kind.rpartition(".")[2]))

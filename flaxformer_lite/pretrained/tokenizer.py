@@ -8,10 +8,17 @@ import json
 import tempfile
 from pathlib import Path
 
+from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json, quote_value, read_bytes, read_object, read_text
 from flaxformer_lite.pretrained import hf_config, wrappers
-from flaxformer_lite.pretrained.folder import Foreign, check_exists, find_foreign
+from flaxformer_lite.pretrained.folder import (
+    STATIC_CONFIG,
+    Foreign,
+    check_exists,
+    find_foreign,
+    is_static,
+)
 from flaxformer_lite.text import (
     older_files,
     saved_files,
@@ -61,6 +68,9 @@ def read_tokenizer(folder: Path, *, family: str | None = None) -> PublishedToken
         foreign = find_foreign(folder)
         if foreign:
             return _of_another_program(foreign, family)
+    inner = read_plugin_tokenizer(folder)
+    if inner:
+        return PublishedTokenizer(inner, {}, "", inner.spelled)
     config = with_tokens_map(folder, _read(folder / "tokenizer_config.json"))
     template = _chat_template(folder, config)
     try:
@@ -99,6 +109,21 @@ def read_tokenizer(folder: Path, *, family: str | None = None) -> PublishedToken
     raise ConfigError(
         f"{folder}: no tokenizer; put the model's tokenizer.json or sentencepiece model there."
     )
+
+
+def read_plugin_tokenizer(folder: Path) -> plain.Tokenizer | None:
+    """Reads a tokenizer by the plug-in of its model_type; None where there is none.
+
+    Raises:
+      ConfigError: it is missing or damaged.
+    """
+    config = _read(folder / "config.json")
+    if is_static(folder):
+        config = STATIC_CONFIG
+    name = config.get("model_type")
+    if name not in registry.available("tokenizers"):
+        return None
+    return registry.resolve("tokenizers", name).read_tokenizer(folder)
 
 
 def _of_another_program(foreign: Foreign, family: str | None) -> PublishedTokenizer:

@@ -36,6 +36,7 @@ from flaxformer_lite.pretrained.sentences import (
     read_score_activation,
     read_sentence_layers,
 )
+from flaxformer_lite.pretrained.tokenizer import read_plugin_tokenizer
 from flaxformer_lite.runs import packing
 from flaxformer_lite.runtime.progress import count_progress
 from flaxformer_lite.text import tokenizer
@@ -140,7 +141,7 @@ def open_trained(
                 " only the run itself has; metrics.jsonl holds its evaluations."
             )
     else:
-        words = tokenizer.load(path)
+        words = read_plugin_tokenizer(path) or tokenizer.load(path)
         objective = _objective_of(path, model)
         longest = USUAL_LENGTH
         if objective.reads_tables:  # cut where the libraries that publish such folders cut

@@ -72,6 +72,8 @@ CASES = {
         2,
         (2, 8),
     ),
+    "short convolutions": ("lfm2", {}, 2, (1, 2, 7)),
+    "short convolutions, one row, scanned": ("lfm2", {"number": 4, "scan": True}, 1, (4, 5)),
     "sinusoidal": ("transformer", {}, 2, (5,)),
     "shaw": ("gpt2", {"position": registry.resolve_class("positions", "shaw")()}, 2, (5, 6)),
 }
@@ -80,6 +82,7 @@ CASES = {
 DAILY = (
     "keys of earlier layers",
     "a chunk longer than its window",
+    "short convolutions",
     "rotary, grouped, one row, all windows",
 )
 

@@ -115,6 +115,7 @@ def test_vectors_are_scaled_where_transformers_scales_them():
             scaled[name] = model.scaled_vectors
     assert scaled == {
         "granite": ("decoder",),
+        "granitemoehybrid": ("decoder",),
         "hyperclovax": ("decoder",),
         "marian": ("decoder",),
         "marian_decoder": ("decoder",),

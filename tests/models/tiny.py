@@ -17,7 +17,7 @@ DAILY_FAMILIES = [
     pytest.param(name, marks=pytest.mark.nightly if name in ("llama", "transformer") else [])
     for name in FAMILIES
 ]
-OWN = ("word2vec",)  # its own tests: no layers, so nothing that the contract is about
+OWN = ("word2vec", "static_embedding", "model2vec")  # no layers, so nothing of the contract
 # Compositions of parts that other families test; tests/pretrained/test_families.py compares them
 # with torch, and the rest is nightly.
 COMPOSED = {

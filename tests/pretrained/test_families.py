@@ -4,6 +4,7 @@ torch writes; each has a file in tests/pretrained/families, made by tools/scoreb
 import json
 from pathlib import Path
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -169,6 +170,20 @@ def test_an_esm_predicts_contacts_and_rounds_frequencies_as_its_file(tmp_path):
             assert load_pretrained(source)[0].cfg.position.float16_frequencies == rounded
 
 
+def test_a_jina_body_is_read_where_its_file_names_a_language_model(tmp_path):
+    """As the published folders do; without its classes, ALiBi is refused, never read as BERT's."""
+    source = tmp_path / "source"
+    config = FAMILIES["jina_bert"]["config"]
+    write_files(config | {"architectures": ["JinaBertModel"]}, source)
+    due = load_pretrained(source)
+    (source / "config.json").write_text(json.dumps(config))
+    model, params = load_pretrained(source)
+    assert (model.cfg.family, model.cfg.head) == ("jina_bert", "none")
+    chex.assert_trees_all_equal(params, due[1])
+    with pytest.raises(ConfigError, match="position_embedding_type='alibi'"):
+        config_of(config, "BertModel")
+
+
 REFUSED = {
     "gemma4_text": (
         {"use_bidirectional_attention": "all"},
@@ -179,6 +194,12 @@ REFUSED = {
         {"decoder": {"rms_norm_eps": 0.1}},
         r"encoder.rms_norm_eps=1e-06, decoder.rms_norm_eps=0.1: must be the same",
     ),
+    "granitemoehybrid": (
+        {"layer_types": ["mamba", "attention"]},
+        r"layer_types=\['mamba', 'attention'\]: must be 2 entries, each attention or full_att",
+    ),
+    "lfm2": ({"conv_bias": True}, "conv_bias=True changes the numbers"),
+    "longformer": ({"attention_window": [4, 3]}, r"attention_window=\[4, 3\]: must be an even"),
     "mixtral": ({"router_jitter_noise": 0.1}, "router_jitter_noise=0.1 .*only 0.0 is supported"),
     "big_bird": ({"attention_type": "sparse"}, "block_sparse or original_full"),
     "longt5": ({"encoder_attention_type": "full"}, "local or transient-global"),

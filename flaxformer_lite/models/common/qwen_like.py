@@ -8,10 +8,11 @@ from flaxformer_lite.models.common import experts, llama_like
 from flaxformer_lite.models.fields import (
     Fields,
     ModelFields,
-    layer_types,
+    largest_window,
     read_windows,
     repeat_pattern,
     shortest_pattern,
+    write_windows,
 )
 from flaxformer_lite.models.weight_map import weight_rows
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
@@ -49,10 +50,9 @@ def read_attention(fields: Fields, kv_heads: int, head_dim: int = 0) -> ModelFie
 
 
 def write_attention(cfg: ModelConfig) -> Json:
-    fields = llama_like.write_heads(cfg) | {"use_sliding_window": any(cfg.windows)}
-    if any(cfg.windows):
-        fields["sliding_window"] = max(cfg.windows)
-        fields["layer_types"] = layer_types(cfg)
+    fields = llama_like.write_heads(cfg) | {"use_sliding_window": False}
+    if largest_window(cfg):
+        fields |= write_windows(cfg, None) | {"use_sliding_window": True}
     return fields
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from flaxformer_lite.nn.functions import kernels
 
+NO_PART = 0xFFFFFFFF  # the number, for `drop`, of weights that belong to no part
 MOST_SCORES = 2**24  # scores of one example in memory at a time, 64 MiB in float32
 
 

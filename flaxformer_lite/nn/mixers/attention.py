@@ -411,12 +411,12 @@ class Attention(ContextLayer):
         return self.projection(name, equation, x.shape[-1])(x)
 
     def projection(self, name: str, equation: str, d_model: int, head_dim: int = 0) -> Einsum:
-        """Builds a projection; one called `position_key` is like that of `key`.
+        """Builds a projection; `position_key` and `global_key` are like that of `key`.
 
         A head_dim of 0 is the record's.
         """
         cfg = self.cfg
-        slot = name.removeprefix("position_")
+        slot = name.removeprefix("position_").removeprefix("global_")
         biased = "query" if name == "gate" else slot
         has_bias = biased in cfg.bias
         head_dim = head_dim or cfg.head_width(d_model)

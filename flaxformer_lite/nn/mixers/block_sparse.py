@@ -201,7 +201,7 @@ def block_sparse(
         scores_BNTS = softcap * jnp.tanh(scores_BNTS / softcap)
     weights_BNTS = kernels.softmax(scores_BNTS, kept_BT[:, None])
     if dropout is not None:
-        weights_BNTS = block_local.drop(weights_BNTS, dropout, -1)
+        weights_BNTS = block_local.drop(weights_BNTS, dropout, block_local.NO_PART)
     ends_BTNH = kernels.pool(weights_BNTS, v_BTKH)
     inner_BTNH = out_BTNH[:, block:-block]
     joined = [ends_BTNH[:, :block], inner_BTNH, ends_BTNH[:, block:]]

@@ -11,8 +11,8 @@ from jax.typing import DTypeLike
 
 from flaxformer_lite.config import ConfigError, Execution, NormConfig, OneOf, choices, parts, rules
 from flaxformer_lite.nn.functions.activations import ACTIVATIONS
-from flaxformer_lite.nn.functions.delta_rule import causal_convolution, gated_delta_rule
-from flaxformer_lite.nn.mixers.recurrent import begin_recurrence, finish_recurrence
+from flaxformer_lite.nn.functions.delta_rule import gated_delta_rule
+from flaxformer_lite.nn.mixers.recurrent import begin_recurrence, convolve_last, finish_recurrence
 from flaxformer_lite.nn.modules import cache as caches
 from flaxformer_lite.nn.modules.cache import StateCache
 from flaxformer_lite.nn.modules.context import Context, ContextLayer
@@ -120,19 +120,12 @@ class GatedDelta(ContextLayer):
         if kept_BT is not None:
             x_BTD = jnp.where(kept_BT[..., None], x_BTD, 0)
         dtype = jnp.dtype(self.execution.param_dtype)
-        weights_D1W = self.param(
-            "taps", nn.initializers.normal(cfg.taps**-0.5), (cfg.channels, 1, cfg.taps), dtype
-        )
         heads = cfg.value_heads
         log_decay_N = self.param("log_decay", _log_decays, (heads,), dtype).astype(jnp.float32)
         bias_N = self.param("decay_bias", nn.initializers.ones, (heads,), dtype)
         joined = [self._project(name, x_BTD) for name in ("query", "key", "value")]
-        mixed_BTU, last_BSU = causal_convolution(
-            jnp.concatenate([x.reshape(batch, length, -1) for x in joined], axis=-1),
-            weights_D1W[:, 0].astype(x_BTD.dtype),
-            last_BU.reshape(batch, cfg.taps - 1, cfg.channels),
-            context.starts_BT,
-        )
+        mixed_BTU = jnp.concatenate([x.reshape(batch, length, -1) for x in joined], axis=-1)
+        mixed_BTU, last_BU = convolve_last(self, cfg.taps, mixed_BTU, last_BU, context)
         mixed_BTU = ACTIVATIONS[cfg.activation](mixed_BTU)
         sizes = cfg.key_heads * cfg.key_dim
         q_BTU, k_BTU, v_BTU = jnp.split(mixed_BTU, [sizes, 2 * sizes], axis=-1)
@@ -166,8 +159,7 @@ class GatedDelta(ContextLayer):
             True,
             name="out",
         )
-        last_BU = last_BSU.reshape(batch, -1).astype(jnp.float32)
-        state = last_BU, matrix_BNHF.reshape(batch, -1)
+        state = last_BU.astype(jnp.float32), matrix_BNHF.reshape(batch, -1)
         return finish_recurrence(out(out_BTU), context, cache, state)
 
     def _project(self, name: str, x_BTD: jax.Array) -> jax.Array:

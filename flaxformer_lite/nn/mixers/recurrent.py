@@ -15,6 +15,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from flaxformer_lite.config import ConfigError, Execution, parts, rules
+from flaxformer_lite.nn.functions.delta_rule import causal_convolution
 from flaxformer_lite.nn.functions.recurrent import RecurrentState, scan_cell
 from flaxformer_lite.nn.functions.sharding import sharding_of
 from flaxformer_lite.nn.modules import cache as caches
@@ -213,6 +214,34 @@ def begin_recurrence(
     index = caches.start_of(cache, context.index, first=False)
     pairs = zip(zeros, cache.state, strict=True)
     return x_BTD, context, tuple(jnp.where(index == 0, zero, s) for zero, s in pairs)
+
+
+def convolve_last(
+    layer: ContextLayer, taps: int, x_BTU: jax.Array, last_BU: jax.Array, context: Context
+) -> tuple[jax.Array, jax.Array]:
+    """Returns weighted sums of the last `taps` tokens, and the last inputs as a state.
+
+    Args:
+      layer: the calling layer, which has the weights as its parameter `taps`, [U, 1, taps].
+      taps: tokens in a sum.
+      x_BTU: the input.
+      last_BU: the state before it, that of `taps - 1` tokens.
+      context: says where documents start.
+    """
+    batch, _, channels = x_BTU.shape
+    weights_U1W = layer.param(
+        "taps",
+        nn.initializers.normal(taps**-0.5),
+        (channels, 1, taps),
+        jnp.dtype(layer.execution.param_dtype),
+    )
+    sums_BTU, last_BSU = causal_convolution(
+        x_BTU,
+        weights_U1W[:, 0].astype(x_BTU.dtype),
+        last_BU.reshape(batch, taps - 1, channels),
+        context.starts_BT,
+    )
+    return sums_BTU, last_BSU.reshape(batch, -1)
 
 
 def finish_recurrence(

@@ -89,7 +89,12 @@ class SentenceEmbeddings(Task):
     # names and texts; empty: those of train.init_from
     prompts: tuple[tuple[str, str], ...] = ()
 
-    skeletons: ClassVar[tuple[str, ...]] = ("encoder", "encoder_decoder", "decoder")
+    skeletons: ClassVar[tuple[str, ...]] = (
+        "encoder",
+        "encoder_decoder",
+        "decoder",
+        "embedding",
+    )
     chunked = True
     adopts = ("pooling", "prompts")
     usual_pooling: ClassVar[str] = "mean"
@@ -140,6 +145,11 @@ class SentenceEmbeddings(Task):
         )
 
     def fit_model(self, model: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
+        if not model.layers:
+            raise ConfigError(
+                f"model.family={model.family!r}: static embeddings are evaluated here, but trained"
+                " by sentence-transformers; choose a model with layers."
+            )
         wide = [size for size in self.sizes if size >= model.d_model]
         if wide:
             raise ConfigError(

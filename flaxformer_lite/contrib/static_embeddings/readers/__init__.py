@@ -1,0 +1,1 @@
+"""Readers of folders that keep a table in one of their own."""

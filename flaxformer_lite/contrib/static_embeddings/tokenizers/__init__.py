@@ -1,0 +1,1 @@
+"""Tokenizers of families of tables."""
