@@ -47,10 +47,10 @@ class Execution(Record):
             if not isinstance(getattr(self, name), str):
                 object.__setattr__(self, name, _name_of(name, getattr(self, name)))
         super().__post_init__()
-        if self.matmul != "float" and self.quantize != "none":
+        if self.matmul != "float" and self.quantize not in ("none", self.matmul):
             raise ConfigError(
-                f"matmul={self.matmul!r}, quantize={self.quantize!r}: matrices that are held in few"
-                " bits are multiplied as floats; set matmul=float."
+                f"matmul={self.matmul!r}, quantize={self.quantize!r}: matrices that are held in"
+                " these bits are multiplied as floats; set matmul=float, or both to int8."
             )
 
 

@@ -102,6 +102,7 @@ def test_later_calls_compile_nothing():
 
 
 def test_equal_layers_are_traced_once_a_program(monkeypatch):
+    model, params = built(small("llama", decoder_layers=5, mlp_dim=41))  # a width of no other test
     traced = []
     forward = Block.forward
 
@@ -110,7 +111,6 @@ def test_equal_layers_are_traced_once_a_program(monkeypatch):
         return forward(self, *args)
 
     monkeypatch.setattr(Block, "forward", counted)
-    model, params = built(small("llama", num_layers=5, mlp_dim=41))  # a width of no other test
     generate(model, params, np.ones((1, 5), int), max_new_tokens=2)
     assert len(traced) == 2, traced  # one of the prompt, one of the loop
 

@@ -53,6 +53,11 @@ def generate(parser: argparse.ArgumentParser) -> None:
         choices=QUANTIZATIONS[1:],
         help="hold the layers' matrices in 8 or 4 bits (default: as floats)",
     )
+    add(
+        "--matmul",
+        choices=("int8",),
+        help="with --quantize int8, multiply integers, which is faster (default: floats)",
+    )
     add("--cache", choices=CACHES[1:], help="keep keys and values in 8 bits (default: as floats)")
     add(
         "--prompt",

@@ -165,7 +165,8 @@ class Einsum(nn.Module):
         summed = self._num_summed
         parts = QuantizedKernel(self._shape, summed, scheme, self._initializer(), name="kernel")()
         kernel = quantized.dequantize(*parts, scheme).astype(x.dtype)
-        return kernel, quantized.quantized_matmul(x, *parts, summed, scheme)
+        rounds = self.execution.matmul == "int8"
+        return kernel, quantized.quantized_matmul(x, *parts, summed, scheme, rounds)
 
     @nn.nowrap
     def _noise(self, x: jax.Array) -> jax.Array | None:

@@ -80,6 +80,31 @@ def test_a_held_matrix_is_near_and_multiplies_as_restored(form, shape, ins):
     np.testing.assert_allclose(moved, due_moved, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("rows", [(), (1,), (1, 1), (2, 3)], ids=str)
+@pytest.mark.parametrize(("shape", "ins"), KERNELS.values(), ids=KERNELS)
+def test_a_held_matrix_multiplies_codes(rows, shape, ins):
+    """By hand: both are restored and multiplied. The gradient is that of the restored matrix."""
+    keys = jax.random.split(jax.random.key(0), 2)
+    codes, scale = quantized.quantize(jax.random.normal(keys[0], shape), ins, "int8")
+    x = jax.random.normal(keys[1], (*rows, *shape[:ins]))
+    x_codes, x_scale = quantized.to_codes(x, tuple(range(len(rows), x.ndim)), jnp.int8)
+    restored = quantized.dequantize(codes, scale, "int8")
+
+    def product(x):
+        return quantized.quantized_matmul(x, codes, scale, ins, "int8", True)
+
+    got, pull = jax.vjp(product, x)
+    np.testing.assert_allclose(
+        got,
+        jnp.tensordot(x_codes.astype(jnp.float32) * x_scale, restored, ins),
+        rtol=1e-5,
+        atol=1e-5,
+    )
+    _, due_pull = jax.vjp(lambda x: jnp.tensordot(x, restored, ins), x)
+    np.testing.assert_allclose(pull(got)[0], due_pull(got)[0], rtol=1e-4, atol=1e-4)
+    assert relative(got, jnp.tensordot(x, restored, ins)) < 0.02
+
+
 def test_nf4_is_that_of_qwix():
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         theirs = qwix.dequantize(qwix.quantize(jnp.linspace(-1, 1, 999), "nf4"))
