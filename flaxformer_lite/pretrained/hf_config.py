@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from flaxformer_lite import registry
-from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig, choices
+from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig, choices, plugin_name
 from flaxformer_lite.config.architecture import WEIGHTLESS_FIELDS
 from flaxformer_lite.config.parts import FeedForwardConfig
 from flaxformer_lite.files.read import Json, quote_name, quote_value
@@ -288,7 +288,7 @@ def write_config(family: ModuleType, cfg: ModelConfig) -> Json:
         if value is None:
             continue
         published[name] = ACTIVATION_NAMES[value][0] if field == "activation" else value
-    published |= spelled.write(cfg) | head.fixed
+    published |= _written(family, cfg) | head.fixed
     if cfg.pad_token_id is not None:
         published["pad_token_id"] = cfg.pad_token_id
     published |= write_labels([f"LABEL_{i}" for i in range(cfg.num_labels)], cfg)
@@ -305,6 +305,20 @@ def write_config(family: ModuleType, cfg: ModelConfig) -> Json:
                 f" back as {now!r}; keep checkpoints of this model in our own format."
             )
     return published
+
+
+def _written(family: ModuleType, cfg: ModelConfig) -> Json:
+    """Returns the fields that a family's `write` makes of its own kind of positions."""
+    usual = type(family.config().position)
+    try:
+        return family.PUBLISHED.write(cfg)
+    except (AttributeError, AssertionError):
+        if isinstance(cfg.position, usual):
+            raise
+    raise ConfigError(
+        f"position={plugin_name(cfg.position)!r}: a published {_name(family)} has"
+        f" {plugin_name(usual())}; keep checkpoints of this model in our own format."
+    )
 
 
 def _check_quantization(quantization: Json) -> None:

@@ -7,6 +7,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.open_model import open_pretrained
 from flaxformer_lite.pretrained import hf_config
 from flaxformer_lite.pretrained.safetensors import WeightsError
+from tests.models.tiny import small
 from tests.pretrained.fixtures import ROOT
 from tests.pretrained.test_refusals import copied, edit_config
 
@@ -128,3 +129,23 @@ def test_absent_fields_have_the_defaults_of_transformers(family, field, default)
     file = registry.resolve("models", family)
     published = {"model_type": file.PUBLISHED.model_type}
     assert getattr(hf_config.read_config(file, published, "lm"), field) == default
+
+
+@pytest.mark.parametrize("position", registry.available("positions"))
+def test_a_family_whose_published_form_has_other_positions_is_told(position):
+    """A run may change them; whatever its `write` reads of its own ones, the error is one."""
+    encoding = registry.resolve_class("positions", position)()
+    told = 0
+    for name in registry.available("models"):
+        family = registry.resolve("models", name)
+        if not hasattr(family, "PUBLISHED"):
+            continue
+        try:
+            cfg = small(name, position=encoding)
+        except (ConfigError, TypeError, ValueError):  # refused at once
+            continue
+        try:
+            hf_config.write_config(family, cfg)
+        except ConfigError:
+            told += 1
+    assert told > 20
