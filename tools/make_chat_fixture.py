@@ -283,7 +283,7 @@ def main() -> None:
         for told, variables in CONVERSATIONS.items():
             expected[name][told] = expect(theirs, template, variables)
     values = {"templates": TEMPLATES, "conversations": CONVERSATIONS, "expected": expected}
-    (FOLDER / "chats.json").write_text(json.dumps(values, indent=1) + "\n")
+    (FOLDER / "chats.json").write_text(json.dumps(values) + "\n")  # smaller without indents
 
 
 if __name__ == "__main__":

@@ -122,9 +122,8 @@ def test_without_any_home(arguments, code, message, tmp_path):
 
 
 def test_without_any_home_programs_are_not_kept(monkeypatch):
-    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
-    environment.keep_compiled(Path("~no_such_user/cache"))
-    assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
+    monkeypatch.setenv("FLAXFORMER_LITE_CACHE", "~no_such_user/cache")
+    assert environment.private_folder() is None
 
 
 def test_only_one_function_expands_paths():

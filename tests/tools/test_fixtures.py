@@ -16,6 +16,7 @@ OTHERS = {
     "heads",
     "older_tokenizers",
     "sentences",
+    "static",
 }
 ROWS = json.loads((FIXTURES / "manifest.json").read_text())["fixtures"]
 
