@@ -172,10 +172,11 @@ def _span(
     if before.error or until.error or not text.startswith(before.text):
         return None
     begin = len(before.text)
-    closing = re.compile(rf"(?:{special}|\s)*\Z").search(until.text, begin)
     tail = begin
-    if closing:
-        tail = closing.start()
+    # From word to word, as a search for all that may close a text is quadratic in its spaces.
+    for match in re.compile(rf"{special}|((?:(?!{special})\S)+)").finditer(until.text, begin):
+        if match[1]:
+            tail = match.end()
     shared = _shared(text, until.text)
     if shared < tail:
         return None

@@ -185,6 +185,7 @@ def test_long_conversations_are_cut_or_dropped_and_counted(tmp_path):
         ),
         ({"messages": [{"role": "user"}]}, "row 1: messages=.* must be a list of"),
         ({"messages": "[{"}, r"row 1: messages.*JSON"),
+        ({"messages": "[\n {"}, r"row 1: messages.*JSON"),
         ({"messages": '[{"a":' * 100_000}, r"row 1: messages.*JSON"),
         ({"prompt": 3, "response": "a"}, "row 1: prompt='3' is not a text"),
         ({"prompt": "a", "response": 3}, "row 1: response='3' is not a text"),

@@ -1,6 +1,7 @@
 """The base of tasks on conversations: chat templates, and generation of the next answer."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -99,7 +100,7 @@ def messages_of(value: Any, number: int, role: str) -> Messages:
       ConfigError: it is not one of these.
     """
     if isinstance(value, str):
-        if not value.lstrip().startswith("[{"):
+        if not re.match(r"\s*\[\s*\{", value):
             return [{"role": "user", "content": value}]
         try:
             value = json.loads(value)
