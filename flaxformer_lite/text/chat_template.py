@@ -94,9 +94,9 @@ def _tell_unread(template: str, names: tuple[str, ...]) -> None:
 
 
 def guarded(value: object, special: re.Pattern[str], guard: str) -> Any:
-    """Breaks the spelling of each special token within messages.
+    """Returns messages as JSON with the spelling of each special token within them broken.
 
-    It puts a guard after the token's first character.
+    A guard stands after the token's first character.
     """
     if isinstance(value, str):
         return special.sub(lambda match: f"{match[0][0]}{guard}{match[0][1:]}", value)
@@ -106,9 +106,11 @@ def guarded(value: object, special: re.Pattern[str], guard: str) -> Any:
             guarded(key, special, guard): guarded(item, special, guard)
             for key, item in value.items()
         }
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return [guarded(item, special, guard) for item in value]
-    return value
+    if value is None or isinstance(value, (int, float)):
+        return value
+    return str(value)  # a date of a table, or bytes, which JSON has not
 
 
 def _in_process(request: Json) -> Json:

@@ -235,6 +235,12 @@ def test_thoughts_of_earlier_turns_that_a_template_strips_leave_the_answers(word
     assert "why" not in told
 
 
+def test_a_row_of_csv_without_tools_has_an_empty_cell(words):
+    row = {"messages": [user("a"), answer("b")], "tools": "", "documents": ""}
+    records = records_of(Instruction(template=CHATML), [EXTRA | row], length=48, tokenizer=words)
+    assert records.features[0][0].answers.any()
+
+
 @pytest.mark.parametrize("as_text", [False, True])
 def test_tools_calls_and_variables_reach_the_template(as_text, words):
     template = (

@@ -3,6 +3,7 @@
 Expected values are made by tools/make_chat_fixture.py.
 """
 
+import datetime
 import hashlib
 import json
 import shutil
@@ -125,6 +126,13 @@ def test_a_special_token_in_a_key_of_a_tool_call_is_text():
     row = {"messages": [question("what"), answer("", tool_calls=calls)]}
     (made,) = conversations.encode(tokenizer, TURNS, [row])
     assert made.ids.tolist().count(tokenizer.spelled["<|end|>"]) == 2
+
+
+def test_a_message_may_have_a_date():
+    """Parquet has, and the template seldom reads it."""
+    said = answer("one", at=datetime.date(2026, 11, 27))
+    assert learned(TURNS, [question("what"), said]) == ["one<|end|>"]
+    assert learned("{{ messages[1].at }}", [question("what"), said]) == ["2026-11-27"]
 
 
 def test_an_answer_with_many_spaces_is_read_in_linear_time():
