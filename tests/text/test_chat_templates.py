@@ -90,9 +90,9 @@ def learned(template, messages):
 
 
 TURNS = (
-    "{% for m in messages %}<|start|>{{ m.role }} {{ m.content }}"
+    "{% for m in messages %}<|header|>{{ m.role }}<|/header|>{{ m.content }}"
     "{{ m.tool_calls | tojson if m.tool_calls }}<|end|>{% endfor %}"
-    "{% if add_generation_prompt %}<|start|>assistant {% endif %}"
+    "{% if add_generation_prompt %}<|header|>assistant<|/header|>{% endif %}"
 )
 
 
@@ -132,7 +132,22 @@ def test_a_message_may_have_a_date():
     """Parquet has, and the template seldom reads it."""
     said = answer("one", at=datetime.date(2026, 11, 27))
     assert learned(TURNS, [question("what"), said]) == ["one<|end|>"]
-    assert learned("{{ messages[1].at }}", [question("what"), said]) == ["2026-11-27"]
+    dated = TURNS.replace("{{ m.content }}", "{{ m.at or m.content }}")
+    assert learned(dated, [question("what"), said]) == ["2026-11-27<|end|>"]
+
+
+def test_an_earlier_answer_without_its_thoughts_ends_as_its_turn_does():
+    """As of gpt-oss: another token ends the last turn."""
+    template = (
+        "{% for m in messages %}<|header|>{{ m.role }}<|/header|>{% if m.thinking and loop.last %}"
+        "{{ m.thinking }}<|call|>{% endif %}{{ m.content }}"
+        "{{ '</turn>' if loop.last and not add_generation_prompt else '<|end|>' }}{% endfor %}"
+        "{% if add_generation_prompt %}<|header|>assistant<|/header|>{% endif %}"
+    )
+    first = answer("one", thinking="as one")
+    last = answer("two", thinking="as two")
+    asked = [question("what"), first, question("why"), last]
+    assert learned(template, asked) == ["one<|end|>", "asĠtwo<|call|>two</turn>"]
 
 
 def test_an_answer_with_many_spaces_is_read_in_linear_time():
