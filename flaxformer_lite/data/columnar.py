@@ -6,7 +6,7 @@ import mmap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import stored
@@ -55,7 +55,7 @@ def rows(
                     yield {name: _own_keys(value) for name, value in row.items()}
 
 
-def _own_keys(value: Any, *, is_inner: bool = False) -> Any:
+def _own_keys(value: object, *, is_inner: bool = False) -> object:
     """Leaves out what structs within structs have for other rows alone, and is null.
 
     A column has one type, so a tool call in it has the arguments of all tools, and a part of a

@@ -174,9 +174,9 @@ def _span(
     begin = len(before.text)
     tail = begin
     # From word to word, as a search for all that may close a text is quadratic in its spaces.
-    for match in re.compile(rf"{special}|((?:(?!{special})\S)+)").finditer(until.text, begin):
-        if match[1]:
-            tail = match.end()
+    for word in re.compile(rf"{special}|((?:(?!{special})\S)+)").finditer(until.text, begin):
+        if word[1]:
+            tail = word.end()
     shared = _shared(text, until.text)
     if shared < tail:
         return None
