@@ -51,7 +51,25 @@ def rows(
             widest = sum(_widest(arrow, column, where) for column in batch.columns)
             step = max(1, min(BATCH, HELD // max(1, widest)))
             for at in range(0, batch.num_rows, step):
-                yield from _plain(arrow, batch.slice(at, step)).to_pylist()
+                for row in _plain(arrow, batch.slice(at, step)).to_pylist():
+                    yield {name: _own_keys(value) for name, value in row.items()}
+
+
+def _own_keys(value: object, *, is_inner: bool = False) -> object:
+    """Leaves out what structs within structs have for other rows alone, and is null.
+
+    A column has one type, so a tool call in it has the arguments of all tools, and a part of a
+    message an image beside its text.
+    """
+    if isinstance(value, list):
+        return [_own_keys(item, is_inner=is_inner) for item in value]
+    if not isinstance(value, dict):
+        return value
+    own = {}
+    for key, item in value.items():
+        if item is not None or not is_inner:
+            own[key] = _own_keys(item, is_inner=True)
+    return own
 
 
 def _parquet_batches(

@@ -174,21 +174,22 @@ class PublishedAdapter:
         """
         replaced = tensor_names.without_prefix(spelled, self.replaced)
         out = tensor_names.vocab_kernel(spelled, cfg)
-        replaced = self._without_copies(
-            replaced, tensors, {out: tensor_names.vocab_table(spelled, cfg)}
-        )
+        tied = {out: tensor_names.vocab_table(spelled, cfg)}
+        replaced = self._without_copies(replaced, tensors, tied)
         if cfg.tie_embeddings and out and not self.fields.get("ensure_weight_tying"):
             table = tensor_names.vocab_table(spelled, cfg)
             if table in replaced and table in tensors:
                 replaced = {out: tensors[table], **replaced}
         if self.unties(spelled, cfg) and out not in tensors:
             replaced = {out: tensors[tensor_names.vocab_table(spelled, cfg)], **replaced}
-        return self._with_rows(spelled, tensors | replaced)
+        return self._with_rows(spelled, tensors | replaced, tied)
 
-    def _with_rows(self, spelled: Published, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    def _with_rows(
+        self, spelled: Published, tensors: dict[str, Tensor], tied: dict[str, str]
+    ) -> dict[str, Tensor]:
         """Returns the tensors with the rows that `trainable_token_indices` names replaced.
 
-        Tied logits have them too, whatever `ensure_weight_tying` says.
+        Tied logits have them too, whatever `ensure_weight_tying` says, unless they have their own.
 
         Raises:
           WeightsError: the rows or their table are others than the file says.
@@ -196,7 +197,7 @@ class PublishedAdapter:
         changed = dict(tensors)
         for name, rows in tensor_names.without_prefix(spelled, self.rows).items():
             numbers = self._numbers_of_rows(name)
-            table = tensors.get(name)
+            table = tensors.get(name, tensors.get(tied.get(name, "")))
             if (
                 table is None
                 or rows.shape != (len(numbers), *table.shape[1:])

@@ -205,12 +205,12 @@ def split_experts(rows: tuple[WeightRow, ...], tensors: dict[str, Tensor]) -> di
 
 def _as_linears(name: str, ups: Tensor, downs: Tensor) -> tuple:
     """Returns both stacks as [experts, outputs, inputs]."""
-    for up, down in (
-        (ups.array, downs.array),
-        (ups.array.swapaxes(-1, -2), downs.array.swapaxes(-1, -2)),
-    ):
-        if up.ndim == 3 and up.shape == (len(down), 2 * down.shape[-1], down.shape[-2]):
-            return up, down
+    for order in ((0, 1, 2), (0, 2, 1)):
+        if len(ups.shape) == len(downs.shape) == len(order):
+            up = ups.array.transpose(order)
+            down = downs.array.transpose(order)
+            if up.shape == (len(down), 2 * down.shape[2], down.shape[1]):
+                return up, down
     raise WeightsError(
         f"{name} has shape {list(ups.shape)}, down_proj {list(downs.shape)}: stacked experts are"
         " [experts, 2 outputs, inputs] and [experts, inputs, outputs], or with both last axes"

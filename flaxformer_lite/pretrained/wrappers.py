@@ -138,8 +138,18 @@ def _text_of(published: Json) -> Json | None:
             inner = inner[field]
     if inner is published and not published.get("vision_config"):
         return None
-    # in CLIP's old files, what differs from the defaults
-    return inner | (published.get("text_config_dict") or {})
+    changed = published.get("text_config_dict")  # in CLIP's old files, beside the defaults
+    if isinstance(changed, dict):
+        return inner | changed
+    return inner
+
+
+def _class_of(config: Json) -> str:
+    """Returns the first class that a config names; "" if it names none."""
+    named = config.get("architectures")
+    if not isinstance(named, list) or not named:
+        return ""
+    return str(named[0])
 
 
 def _family_of(text: Json) -> ModuleType | None:
@@ -158,18 +168,18 @@ def _architecture(published: Json, text: Json, family: ModuleType) -> str:
 
     A class of its publisher's own (InternVLChatModel) tells of no head, but the half's may.
     """
-    named = (published.get("architectures") or [""])[0]
-    own = (text.get("architectures") or [""])[0]
+    named = _class_of(published)
+    own = _class_of(text)
     heads = family.PUBLISHED.heads
     for head, spelled in heads.items():
         if spelled.architecture == named:
             return named
-        if spelled.architecture == own and head != "none" and str(named).endswith("Model"):
+        if spelled.architecture == own and head != "none" and named.endswith("Model"):
             return own
     for ending in sorted(ENDS, key=len, reverse=True):
-        if str(named).endswith(ending) and ENDS[ending] in heads:
+        if named.endswith(ending) and ENDS[ending] in heads:
             head = ENDS[ending]
             if head == "none" and "projection" in heads:
                 head = "projection"
             return heads[head].architecture
-    return str(named)
+    return named

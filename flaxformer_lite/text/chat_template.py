@@ -7,7 +7,7 @@ import math
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from flaxformer_lite.config import ConfigError
@@ -19,6 +19,7 @@ SECONDS = 2  # of processor time after the import of jinja2; a usual template ta
 EACH = 0.02  # seconds more for each conversation
 PATIENCE = 600  # seconds, on a machine that gives the process no time
 BATCH = 2048  # conversations rendered by one process
+BATCH_BYTES = 1 << 24  # of them; texts, requests and answers take a multiple of it
 FAILS = "chat: the model's template fails on this conversation"
 
 
@@ -54,13 +55,33 @@ def render_each(template: str, batch: list[Json]) -> list[Rendered]:
       ConfigError: the template is no Jinja, or exceeds the limits.
     """
     made = []
-    for start in range(0, len(batch), BATCH):
-        answer = _in_process({"template": template, "batch": batch[start : start + BATCH]})
+    unread: set[str] = set()
+    read: set[str] = set()
+    for portion in _portions(batch):
+        answer = _in_process({"template": template, "batch": portion})
         if "error" in answer:
             raise ConfigError(f"{FAILS} ({answer['error']}).")
         made += [_checked(Rendered(**each)) for each in answer["rendered"]]
-        _tell_unread(template, tuple(answer["unread"]))
+        unread.update(answer["unread"])
+        read.update(answer["read"])
+    _tell_unread(template, tuple(sorted(unread - read)))
     return made
+
+
+def _portions(batch: Sequence[Json]) -> Iterator[list[Json]]:
+    """Yields conversations that one process has the memory for."""
+    portion: list[Json] = []
+    size = 0
+    for each in batch:
+        length = len(json.dumps(each))
+        if portion and (len(portion) == BATCH or size + length > BATCH_BYTES):
+            yield portion
+            portion = []
+            size = 0
+        portion.append(each)
+        size += length
+    if portion:
+        yield portion
 
 
 @functools.cache
@@ -73,17 +94,23 @@ def _tell_unread(template: str, names: tuple[str, ...]) -> None:
 
 
 def guarded(value: object, special: re.Pattern[str], guard: str) -> Any:
-    """Breaks the spelling of each special token within messages.
+    """Returns messages as JSON with the spelling of each special token within them broken.
 
-    It puts a guard after the token's first character.
+    A guard stands after the token's first character.
     """
     if isinstance(value, str):
         return special.sub(lambda match: f"{match[0][0]}{guard}{match[0][1:]}", value)
     if isinstance(value, dict):
-        return {key: guarded(item, special, guard) for key, item in value.items()}
-    if isinstance(value, list):
+        # keys too, as tojson writes those of a tool call's arguments
+        return {
+            guarded(key, special, guard): guarded(item, special, guard)
+            for key, item in value.items()
+        }
+    if isinstance(value, (list, tuple)):
         return [guarded(item, special, guard) for item in value]
-    return value
+    if value is None or isinstance(value, (int, float)):
+        return value
+    return str(value)  # a date of a table, or bytes, which JSON has not
 
 
 def _in_process(request: Json) -> Json:

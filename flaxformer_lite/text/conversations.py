@@ -144,7 +144,7 @@ def _spans(
         unclear, chat_template.render_each(template, others), strict=True
     ):
         if not other.error:
-            spans[number][answer] = _span_beside(text, before, other.text, end)
+            spans[number][answer] = _span_beside(text, before, other.text, special)
     return spans
 
 
@@ -172,10 +172,11 @@ def _span(
     if before.error or until.error or not text.startswith(before.text):
         return None
     begin = len(before.text)
-    closing = re.compile(rf"(?:{special}|\s)*\Z").search(until.text, begin)
     tail = begin
-    if closing:
-        tail = closing.start()
+    # From word to word, as a search for all that may close a text is quadratic in its spaces.
+    for word in re.compile(rf"{special}|((?:(?!{special})\S)+)").finditer(until.text, begin):
+        if word[1]:
+            tail = word.end()
     shared = _shared(text, until.text)
     if shared < tail:
         return None
@@ -188,15 +189,16 @@ def _span(
     return begin, shared
 
 
-def _span_beside(text: str, before: Rendered, other: str, end: str) -> tuple[int, int]:
+def _span_beside(text: str, before: Rendered, other: str, special: str) -> tuple[int, int]:
     """Returns where a conversation differs from one with another answer in this place."""
     if not before.error and text.startswith(before.text):
         begin = len(before.text)
     else:
         begin = _shared(text, other)
     stop = max(len(text) - _shared(text[::-1], other[::-1]), begin)
-    match = re.compile(rf"\s*{re.escape(end)}").match(text, stop)
-    if end and match:
+    # not the last turn's end alone, as earlier ones may end with another token
+    match = re.compile(rf"\s*(?:{special})").match(text, stop)
+    if match:
         stop = match.end()
     return begin, stop
 

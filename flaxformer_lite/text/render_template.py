@@ -50,8 +50,8 @@ def main() -> None:
 def answer(request: Variables) -> Variables:
     """Renders {"template": text, "batch": [variables]}.
 
-    Returns {"rendered": [...], "unread": [name]}, or {"error": text} of a template that is no
-    Jinja. Rendered is {"text": text, "marked": [[begin, stop]]}, the characters within
+    Returns {"rendered": [...], "read": [name], "unread": [name]}, or {"error": text} of a template
+    that is no Jinja. Rendered is {"text": text, "marked": [[begin, stop]]}, the characters within
     `{% generation %}`, or {"error": text}. Unread are the variables, and the keys of messages, that
     the template reads in none of them.
     """
@@ -74,7 +74,7 @@ def answer(request: Variables) -> Variables:
             keys.update(message)
         try:
             text = _text(compiled.generate(**_prepared(each)), marks)
-            rendered.append({"text": text, "marked": list(marks.spans)})
+            rendered.append({"text": text, "marked": marks.spans(text)})
         except Exception as error:  # a template may raise anything
             rendered.append({"error": _text_of(error)})
     seen = {*_Message.seen, "role"}
@@ -83,23 +83,37 @@ def answer(request: Variables) -> Variables:
     unread = sorted(given - variables)
     if "messages" not in unread:
         unread += [f"messages.{key}" for key in sorted(keys - seen)]
-    return {"rendered": rendered, "unread": unread}
+    read = [f"messages.{key}" for key in sorted(seen)]
+    return {"rendered": rendered, "read": read, "unread": unread}
 
 
 class _Marks:
     """The characters of a text within `{% generation %}`, noted while it is rendered."""
 
     length = 0  # characters rendered so far
-    spans: list[tuple[int, int]]
+    noted: list[tuple[int, str]]
 
     def clear(self) -> None:
         self.length = 0
-        self.spans = []
+        self.noted = []
 
     def note(self, caller: Callable[[], str]) -> str:
         text = caller()
-        self.spans.append((self.length, self.length + len(text)))
+        self.noted.append((self.length, text))
         return text
+
+    def spans(self, whole: str) -> list[tuple[int, int]]:
+        """Returns where what was noted is in the whole text.
+
+        A macro writes more before it, which was not rendered yet when it was noted.
+        """
+        found = []
+        for at, text in self.noted:
+            begin = whole.find(text, at)
+            if begin < 0:  # a filter changed it
+                begin = at
+            found.append((begin, begin + len(text)))
+        return found
 
 
 class _Message(dict[str, object]):
@@ -132,11 +146,15 @@ class _Message(dict[str, object]):
 def _prepared(variables: Variables) -> Variables:
     """Returns variables as transformers hands them to a template.
 
-    A key of a message without a value is left out.
+    A key of a message without a value is left out, as tables have those of other rows, but for its
+    content: templates ask whether that of a tool call is none.
     """
     messages = []
     for message in variables["messages"]:
-        made = {key: value for key, value in message.items() if value is not None}
+        made = {}
+        for key, value in message.items():
+            if value is not None or key == "content":
+                made[key] = value
         thoughts = [made[key] for key in THOUGHTS if key in made]
         if thoughts:
             made = {"thinking": thoughts[0], **made, "reasoning_content": thoughts[0]}

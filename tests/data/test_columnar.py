@@ -161,3 +161,12 @@ def test_a_line_that_is_too_long_is_refused_before_it_is_read(tmp_path, monkeypa
         list(text_encoding.lines(path, "data.path", ""))
     path.write_bytes(gzip.compress(b"a\rb\r\nc\n"))
     assert list(text_encoding.lines(path, "data.path", "")) == ["a\r", "b\r\n", "c\n"]
+
+
+@pytest.mark.parametrize("kind", columnar.KINDS)
+def test_a_tool_call_has_its_own_arguments_alone(kind, tmp_path):
+    """The column has the arguments of all tools, and those of the others are null."""
+    calls = [{"role": "a", "calls": [{"city": "Bern"}]}, {"role": "b", "calls": [{"zone": "CET"}]}]
+    rows = [{"messages": [call]} for call in calls]
+    path = written(tmp_path / f"t{kind}", pyarrow.Table.from_pylist(rows))
+    assert list(columnar.rows(path, "data.path", kind)) == rows

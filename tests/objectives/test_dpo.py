@@ -88,6 +88,13 @@ def test_of_conversations_only_the_last_answer_counts():
     assert task.prompt_and_reference(tables.records(task, [split], length=160), 0) == ("c", "yes")
 
 
+@pytest.mark.parametrize("text", ['[{"name": "a"}]', "[\n  {}\n]", "[{ ..."])
+def test_an_answer_may_be_json_of_its_own(text):
+    row = {"prompt": "which", "chosen": text, "rejected": "none"}
+    chosen, _ = tables.records(Dpo(), [row], length=160).features[0]
+    assert int(chosen.answers.sum()) == len(text) + 1
+
+
 def opened(tmp_path, rows, **how):
     cfg = tables.experiment(tmp_path, LLAMA, Dpo(), rows, steps=1, **how).data
     return open_labelled(cfg, Dpo(), "decoder")

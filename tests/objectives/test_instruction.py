@@ -185,6 +185,7 @@ def test_long_conversations_are_cut_or_dropped_and_counted(tmp_path):
         ),
         ({"messages": [{"role": "user"}]}, "row 1: messages=.* must be a list of"),
         ({"messages": "[{"}, r"row 1: messages.*JSON"),
+        ({"messages": "[\n {"}, r"row 1: messages.*JSON"),
         ({"messages": '[{"a":' * 100_000}, r"row 1: messages.*JSON"),
         ({"prompt": 3, "response": "a"}, "row 1: prompt='3' is not a text"),
         ({"prompt": "a", "response": 3}, "row 1: response='3' is not a text"),
@@ -232,6 +233,12 @@ def test_thoughts_of_earlier_turns_that_a_template_strips_leave_the_answers(word
     learned = [token for token in told if token.startswith("[") and token != "[PAD]"]
     assert learned == ["[b]", "[<|im_end|>]", "[because]", "[d]", "[<|im_end|>]"]
     assert "why" not in told
+
+
+def test_a_row_of_csv_without_tools_has_an_empty_cell(words):
+    row = {"messages": [user("a"), answer("b")], "tools": "", "documents": ""}
+    records = records_of(Instruction(template=CHATML), [EXTRA | row], length=48, tokenizer=words)
+    assert records.features[0][0].answers.any()
 
 
 @pytest.mark.parametrize("as_text", [False, True])

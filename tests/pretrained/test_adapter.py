@@ -26,6 +26,7 @@ from flaxformer_lite.nn.adapters.dora import DoraConfig
 from flaxformer_lite.nn.adapters.ia3 import Ia3Config
 from flaxformer_lite.nn.adapters.vera import VeraConfig
 from flaxformer_lite.pretrained.adapter_layout import shortest_endings
+from flaxformer_lite.pretrained.load_adapter import ROWS
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from tests.marks import daily
 from tests.models.tiny import built, small
@@ -193,6 +194,31 @@ def test_rows_that_are_no_rows_of_the_table_are_rejected(numbers, tmp_path):
     (tmp_path / "adapter" / CONFIG).write_text(written)
     with pytest.raises((ConfigError, WeightsError), match="trainable_token_indices"):
         load_pretrained(ROOT / "llama_lm", adapter=tmp_path / "adapter")
+
+
+def test_tied_logits_may_have_rows_of_their_own(tmp_path):
+    """PEFT then unties them: rows of the table are not theirs."""
+    folder = tmp_path / "adapter"
+    shutil.copytree(ROOT / "adapters/gpt2_lm-tokens", folder)
+    config = json.loads((folder / CONFIG).read_text())
+    numbers = config["trainable_token_indices"]
+    if isinstance(numbers, list):
+        numbers = {"wte": numbers}
+    written = config | {"trainable_token_indices": numbers | {"lm_head": [2]}}
+    (folder / CONFIG).write_text(json.dumps(written))
+    tensors = load_file(folder / WEIGHTS)
+    (rows,) = [tensor for name, tensor in tensors.items() if name.endswith(ROWS)]
+    tensors[f"base_model.model.lm_head{ROWS}"] = rows[:1]
+    save_file(tensors, folder / WEIGHTS)
+    _, base = load_pretrained(ROOT / "gpt2_lm")
+    model, params = load_pretrained(ROOT / "gpt2_lm", adapter=folder)
+    table = np.array(base["token_embed"]["embedding"])
+    logits = table.copy()
+    logits[2] = rows[0]
+    table[next(iter(numbers.values()))] = rows
+    assert not model.cfg.tie_embeddings
+    np.testing.assert_array_equal(params["token_embed"]["embedding"], table)
+    np.testing.assert_array_equal(params["lm_head"]["kernel"], logits)
 
 
 # what shares the table of the tokens

@@ -11,6 +11,8 @@ from safetensors.numpy import save_file
 
 from flaxformer_lite import load_pretrained
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.models.weight_map import WeightRow
+from flaxformer_lite.pretrained import tensor_forms
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from tests.pretrained.fixtures import ROOT, stored
 from tests.pretrained.test_families import FAMILIES, write_files
@@ -152,3 +154,12 @@ def test_stacked_experts_are_read_exactly_or_refused(name, exchanged, tmp_path):
     np.testing.assert_array_equal(
         again.apply({"params": same}, ids).logits, model.apply({"params": params}, ids).logits
     )
+
+
+@pytest.mark.parametrize("shapes", [((), ()), ((3,), (3,)), ((2, 8, 4), ()), ((8, 4), (4, 4))])
+def test_stacked_experts_of_another_shape_are_refused(shapes):
+    rows = (WeightRow("layers.{i}.experts.{e}.gate_proj", "gate"),)
+    up, down = (tensor_forms.Tensor(np.zeros(shape, np.float32)) for shape in shapes)
+    tensors = {"a.experts.gate_up_proj": up, "a.experts.down_proj": down}
+    with pytest.raises(WeightsError, match=r"a.experts.gate_up_proj has shape .* stacked experts"):
+        tensor_forms.split_experts(rows, tensors)

@@ -204,3 +204,18 @@ def test_a_text_half_that_is_there_twice_is_refused(tmp_path):
     save_file(tensors | {"text_model.norm.weight": tensors[name]}, source / "model.safetensors")
     with pytest.raises(WeightsError, match=r"is a second norm\.weight"):
         load_pretrained(source)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"architectures": 5},
+        {"architectures": {"a": 1}},
+        {"text_config": published_text() | {"architectures": 5}},
+        {"text_config_dict": [1]},
+    ],
+    ids=str,
+)
+def test_fields_of_another_type_are_taken_as_missing(changes):
+    wrapper = {"model_type": "sees", "text_config": published_text()} | changes
+    assert wrappers.flatten(wrapper, ROOT)["model_type"] == "llama"

@@ -3,17 +3,19 @@
 Expected values are made by tools/make_chat_fixture.py.
 """
 
+import datetime
 import hashlib
 import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.pretrained import chat
 from flaxformer_lite.pretrained.tokenizer import read_tokenizer
-from flaxformer_lite.text import conversations
+from flaxformer_lite.text import chat_template, conversations
 from flaxformer_lite.text.tokenizer import load
 
 FOLDER = Path(__file__).parents[1] / "fixtures/chat"
@@ -67,6 +69,105 @@ def test_what_transformers_refuses_is_refused(name):
     for told in refused[:1]:
         with pytest.raises(ConfigError, match="row 1: chat: the model's template fails"):
             conversations.encode(load(FOLDER), TEMPLATES[name], [CONVERSATIONS[told]])
+
+
+def question(text):
+    return {"role": "user", "content": text}
+
+
+def answer(text, **others):
+    return {"role": "assistant", "content": text, **others}
+
+
+def learned(template, messages):
+    """The tokens of one conversation that are learned, a text for each answer."""
+    tokenizer = load(FOLDER)
+    (made,) = conversations.encode(tokenizer, template, [{"messages": messages}])
+    runs = np.split(made.ids, np.flatnonzero(np.diff(made.answers)) + 1)
+    marks = np.split(made.answers, np.flatnonzero(np.diff(made.answers)) + 1)
+    spelled = [[tokenizer.library.id_to_token(i) for i in run] for run in runs]
+    return ["".join(one) for one, mark in zip(spelled, marks, strict=True) if mark[0]]
+
+
+TURNS = (
+    "{% for m in messages %}<|header|>{{ m.role }}<|/header|>{{ m.content }}"
+    "{{ m.tool_calls | tojson if m.tool_calls }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|header|>assistant<|/header|>{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        "{% macro turn(m) %}BODY{% endmacro %}{% for m in messages %}{{ turn(m) }}{% endfor %}",
+        "{% for m in messages %}{% set turn %}BODY{% endset %}{{ turn }}{% endfor %}",
+    ],
+)
+def test_marks_within_a_macro_are_where_it_writes_them(around):
+    body = "<|start|>{% if m.role == 'assistant' %}{% generation %}{{ m.content }}<|end|>"
+    body += "{% endgeneration %}{% else %}{{ m.content }}{% endif %}"
+    asked = [question("what"), answer("one"), question("why"), answer("two")]
+    assert learned(around.replace("BODY", body), asked) == ["one<|end|>", "two<|end|>"]
+
+
+def test_a_content_of_null_is_none_to_the_template():
+    """DeepSeek's templates find tool calls so."""
+    template = (
+        "{% for m in messages %}<|start|>{% if m.content is none %}<|call|>"
+        "{{ m.tool_calls[0].function.name }}{% else %}{{ m.content }}{% endif %}<|end|>{% endfor %}"
+    )
+    call = answer(None, tool_calls=[{"function": {"name": "look"}}])
+    assert learned(template, [question("what"), call]) == ["<|start|><|call|>look<|end|>"]
+
+
+def test_a_special_token_in_a_key_of_a_tool_call_is_text():
+    tokenizer = load(FOLDER)
+    calls = [{"function": {"name": "look", "arguments": {"<|end|>": 1}}}]
+    row = {"messages": [question("what"), answer("", tool_calls=calls)]}
+    (made,) = conversations.encode(tokenizer, TURNS, [row])
+    assert made.ids.tolist().count(tokenizer.spelled["<|end|>"]) == 2
+
+
+def test_a_message_may_have_a_date():
+    """Parquet has, and the template seldom reads it."""
+    said = answer("one", at=datetime.date(2026, 11, 27))
+    assert learned(TURNS, [question("what"), said]) == ["one<|end|>"]
+    dated = TURNS.replace("{{ m.content }}", "{{ m.at or m.content }}")
+    assert learned(dated, [question("what"), said]) == ["2026-11-27<|end|>"]
+
+
+def test_an_earlier_answer_without_its_thoughts_ends_as_its_turn_does():
+    """As of gpt-oss: another token ends the last turn."""
+    template = (
+        "{% for m in messages %}<|header|>{{ m.role }}<|/header|>{% if m.thinking and loop.last %}"
+        "{{ m.thinking }}<|call|>{% endif %}{{ m.content }}"
+        "{{ '</turn>' if loop.last and not add_generation_prompt else '<|end|>' }}{% endfor %}"
+        "{% if add_generation_prompt %}<|header|>assistant<|/header|>{% endif %}"
+    )
+    first = answer("one", thinking="as one")
+    last = answer("two", thinking="as two")
+    asked = [question("what"), first, question("why"), last]
+    assert learned(template, asked) == ["one<|end|>", "asĠtwo<|call|>two</turn>"]
+
+
+def test_an_answer_with_many_spaces_is_read_in_linear_time():
+    """The search for what closes an answer took minutes for this one."""
+    long = "one" + " " * 200_000 + "two"
+    assert learned(TURNS, [question("what"), answer(long)])[0].endswith("two<|end|>")
+
+
+def test_many_long_conversations_fit_into_the_memory_of_their_processes(monkeypatch):
+    monkeypatch.setattr(chat_template, "BATCH_BYTES", 60_000)
+    sent = []
+    run = chat_template._in_process
+    monkeypatch.setattr(
+        chat_template, "_in_process", lambda request: sent.append(request) or run(request)
+    )
+    rows = [{"messages": [question("what" * 10_000), answer("one")]}] * 3
+    rows[1] = {"messages": [question("what"), answer("two")]}
+    texts = chat_template.render("{{ messages[1].content }}", rows)
+    assert texts == ["one", "two", "one"]
+    assert [len(request["batch"]) for request in sent] == [2, 1]
 
 
 def test_variables_reach_the_template_of_a_prompt(tmp_path):

@@ -1,6 +1,7 @@
 """The base of tasks on conversations: chat templates, and generation of the next answer."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -99,7 +100,9 @@ def messages_of(value: Any, number: int, role: str) -> Messages:
       ConfigError: it is not one of these.
     """
     if isinstance(value, str):
-        if not value.lstrip().startswith("[{"):
+        is_list = re.match(r"\s*\[\s*\{", value)
+        # others than messages may be a text of any JSON
+        if not is_list or (role != "messages" and '"role"' not in value):
             return [{"role": "user", "content": value}]
         try:
             value = json.loads(value)
@@ -124,10 +127,10 @@ def variables_of(row: Row, messages: Messages, number: int) -> Json:
     variables: Json = {"messages": messages}
     for role, kind in (("tools", list), ("documents", list), ("chat_template_kwargs", dict)):
         value = row.get(role)
+        if value in (None, ""):  # as csv has it
+            continue
         if isinstance(value, str):
             value = _parsed(value, f"row {number + 1}: {role}")
-        if value is None:
-            continue
         if not isinstance(value, kind):
             raise ConfigError(
                 f"row {number + 1}: {role}={str(value)[:80]!r} must be a JSON {kind.__name__}."
