@@ -1,12 +1,12 @@
 """Writing token by token computes what one pass over the whole text does."""
 
+import functools
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 import numpy as np
 
-from flaxformer_lite.inference.generate import generate
+from flaxformer_lite.inference.generate import Generation, generate
 from flaxformer_lite.models.skeletons.build_layers import init_cache
 from flaxformer_lite.verification.finding import ROUNDING, Finding, relative_difference
 from flaxformer_lite.verification.subject import Subject
@@ -21,32 +21,28 @@ def check_cache(subject: Subject) -> Iterator[Finding]:
         return
     subject = subject.with_short_windows()
     ids = subject.draw(2)
-    rest: tuple[Any, ...] = ()
+
+    @functools.partial(jax.jit, static_argnames="method")
+    def call(params, *args, method="decode", **options):
+        return subject.model.apply({"params": params}, *args, method=method, **options)
+
+    decode = functools.partial(call, subject.params)
+    rest = []
     if subject.reads_source:
-        encode = jax.jit(lambda params: _apply(subject, params, ids, method="encode"))
-        rest = (encode(subject.params),)
+        rest = [call(subject.params, ids, method="encode")]
 
-    @jax.jit
-    def decode(params: Any, tokens: Any, *rest: Any, cache: Any = None) -> Any:
-        return _apply(subject, params, tokens, *rest, cache=cache, method="decode")
-
-    whole = decode(subject.params, ids, *rest)[0]
+    whole = decode(ids, *rest)[0]
     first = int(np.random.default_rng(subject.seed).integers(3, 5))
     stops = np.cumsum([0, first, 1, 1, first])
     cache = init_cache(subject.cfg, len(ids), subject.length)
     chunks = []
     for start, stop in zip(stops, [*stops[1:], subject.length], strict=True):
-        chunk, cache = decode(subject.params, ids[:, start:stop], *rest, cache=cache)
+        chunk, cache = decode(ids[:, start:stop], *rest, cache=cache)
         chunks.append(np.asarray(chunk))
-        if rest:
-            rest = (None,)  # the cache has its keys and values
+        rest = [None for _ in rest]  # the cache has the keys and values of the source
     difference = relative_difference(np.concatenate(chunks, axis=1), whole)
     why = f"chunks that end at {', '.join(map(str, stops[1:]))} and {subject.length}"
     yield Finding("cache equals the whole pass", difference, ROUNDING, why)
-
-
-def _apply(subject: Subject, params: Any, *args: Any, **options: Any) -> Any:
-    return subject.model.apply({"params": params}, *args, **options)
 
 
 def check_generation(subject: Subject) -> Iterator[Finding]:
@@ -86,8 +82,15 @@ def check_generation(subject: Subject) -> Iterator[Finding]:
     yield Finding("generate equals the whole pass", float(whole), NATS, why)
 
 
-def _write(subject: Subject, prompts: list[list[int]], start: int) -> Any:
-    options: dict[str, Any] = {"max_new_tokens": NEW, "return_scores": True}
+def _write(subject: Subject, prompts: list[list[int]], start: int) -> Generation:
+    begun = None
     if subject.reads_source:
-        options["decoder_input_ids"] = [[start]] * len(prompts)
-    return generate(subject.model, subject.params, prompts, **options)
+        begun = [[start]] * len(prompts)
+    return generate(
+        subject.model,
+        subject.params,
+        prompts,
+        decoder_input_ids=begun,
+        max_new_tokens=NEW,
+        return_scores=True,
+    )

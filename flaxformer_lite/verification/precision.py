@@ -1,5 +1,6 @@
 """What saving, few bits and half precision do to the numbers."""
 
+import dataclasses
 import functools
 import tempfile
 from collections.abc import Iterator
@@ -64,7 +65,7 @@ def check_quantized(subject: Subject) -> Iterator[Finding]:
             continue
         largest, held = _restore(params, subject.params, form)
         yield Finding(f"quantized {form}: matrices", float(largest), 1 + 1e-3, "in half steps")
-        with_codes = Subject(model, params, subject.seed, subject.vocab_size, subject.is_causal)
+        with_codes = dataclasses.replace(subject, model=model, params=params)
         due = subject.program(held, inputs)
         difference = tree_difference(with_codes.run(inputs), due)
         yield Finding(f"quantized {form}: outputs", difference, ROUNDING)

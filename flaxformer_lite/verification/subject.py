@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -12,13 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict
 
-from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig
+from flaxformer_lite.inference.own_model import wrap_own_module
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.models.skeletons.hinted import Hinted
 from flaxformer_lite.pretrained.lazy_params import stored_tree
 from flaxformer_lite.pretrained.place_params import place_params
 from flaxformer_lite.pretrained.tensor_names import by_layer
-from flaxformer_lite.types import Params, Tree
+from flaxformer_lite.types import Array, Params
+from flaxformer_lite.verification.finding import is_gradient
 
 LENGTH = 24  # tokens of a text
 RESERVED = 4  # positions of a table at most, before the first that a text has (RoBERTa, BART)
@@ -28,8 +30,8 @@ OF_TOKENS = ("last_hidden_state", "logits", "start_logits", "end_logits", "predi
 OF_TEXTS = ("pooler_output", "text_embeds", "logits")
 SPECIAL = ("pad_token_id", "eos_token_id", "decoder_start_token_id", "dropped_token_id")
 
-Inputs = dict[str, np.ndarray]
-Outputs = dict[str, Any]
+Inputs = dict[str, Array]
+Outputs = dict[str, Array]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -41,6 +43,7 @@ class Subject:
       params: its parameters.
       seed: the seed.
       vocab_size: ids are below it.
+      length: tokens of a text.
       is_causal: whether no token may see later ones; None if the author has not said it.
     """
 
@@ -48,6 +51,7 @@ class Subject:
     params: Params
     seed: int
     vocab_size: int
+    length: int
     is_causal: bool | None
 
     @property
@@ -73,6 +77,13 @@ class Subject:
         return self.cfg.head not in self.model.encoder_heads
 
     @property
+    def shares_experts(self) -> bool:
+        """Whether tokens share the room of experts, so that each may change what others get."""
+        if not self.is_family:
+            return False
+        return any(not part.reads_one_token for part in self.cfg.feed_forwards)
+
+    @property
     def written(self) -> str:
         """The name of the ids that outputs belong to."""
         if self.reads_source:
@@ -85,15 +96,6 @@ class Subject:
         if not self.is_family:
             return self.is_causal is True
         return self.cfg.decoder_layers > 0 and self.cfg.head == "lm"
-
-    @property
-    def length(self) -> int:
-        if self.is_family:
-            span = self.cfg.position.span(self.cfg.max_length)
-            if span is not None:
-                return min(LENGTH, span.stop - RESERVED)
-            return LENGTH
-        return min(LENGTH, getattr(self.model, "max_length", None) or LENGTH)
 
     def check_takes(self, *names: str) -> None:
         """Raises a ConfigError if a module of one's own lacks an argument."""
@@ -127,7 +129,7 @@ class Subject:
             return {"segment_ids": segment_ids, "decoder_segment_ids": segment_ids}
         return {"segment_ids": segment_ids}
 
-    def apply(self, params: Params, inputs: Mapping[str, Any]) -> Outputs:
+    def apply(self, params: Params, inputs: Inputs) -> Outputs:
         """Returns the values that are compared, by the field of the model's output."""
         rest = dict(inputs)
         # by place, as a module of one's own may call its ids as it likes
@@ -140,15 +142,15 @@ class Subject:
         return fields or {"logits": output}
 
     @functools.cached_property
-    def program(self) -> Callable[[Params, Mapping[str, Any]], Outputs]:
+    def program(self) -> Callable[[Params, Inputs], Outputs]:
         return jax.jit(self.apply)
 
-    def run(self, inputs: Mapping[str, Any]) -> Outputs:
+    def run(self, inputs: Inputs) -> Outputs:
         return jax.device_get(self.program(self.params, inputs))
 
     @functools.cached_property
     def _step(self) -> Callable:
-        def loss(params: Params, inputs: Inputs, keep_BT: np.ndarray) -> tuple[Any, Outputs]:
+        def loss(params: Params, inputs: Inputs, keep_BT: Array) -> tuple[jax.Array, Outputs]:
             outputs = self.apply(params, inputs)
             total = jnp.float32(0)
             for value in of_tokens(outputs).values():
@@ -158,12 +160,12 @@ class Subject:
 
         return jax.jit(jax.value_and_grad(loss, has_aux=True, allow_int=True))
 
-    def gradients(self, inputs: Inputs, keep_BT: np.ndarray) -> tuple[Outputs, Tree]:
+    def gradients(self, inputs: Inputs, keep_BT: np.ndarray) -> tuple[Outputs, Params]:
         """Returns the outputs, and the gradients of a loss over the tokens that are kept."""
         (_, outputs), gradients = self._step(self.params, inputs, keep_BT)
         return jax.device_get(outputs), jax.device_get(gradients)
 
-    def by_layer(self, tree: Tree) -> dict[str, Any]:
+    def by_layer(self, tree: Params) -> dict[str, Array]:
         """Returns the arrays of a tree of parameters by path, each layer's by itself."""
         arrays = {}
         for path, (leaf, index) in by_layer(self.cfg, flatten_dict(tree, sep="/")).items():
@@ -172,7 +174,7 @@ class Subject:
             arrays[path] = leaf
         return arrays
 
-    def with_config(self, **changes: Any) -> "Subject":
+    def with_config(self, **changes: object) -> "Subject":
         """Returns the same weights in a model with other fields, scanned or not.
 
         Raises:
@@ -191,17 +193,19 @@ class Subject:
 
     def with_short_windows(self) -> "Subject":
         """Returns the model with sliding windows of SHORT tokens in place of longer ones."""
-        changes: dict[str, Any] = {}
-        for name in ("windows", "decoder_windows"):
-            changes[name] = tuple(min(window, SHORT) for window in getattr(self.cfg, name))
-        for name in ("pattern", "decoder_pattern"):
-            kinds = []
-            for kind in getattr(self.cfg, name):
-                if kind.window:
-                    kind = dataclasses.replace(kind, window=min(kind.window, SHORT))
-                kinds.append(kind)
-            changes[name] = tuple(kinds)
+        changes: dict[str, tuple] = {}
+        for side in ("", "decoder_"):
+            windows = getattr(self.cfg, f"{side}windows")
+            changes[f"{side}windows"] = tuple(min(window, SHORT) for window in windows)
+            kinds = getattr(self.cfg, f"{side}pattern")
+            changes[f"{side}pattern"] = tuple(map(_shorten_window, kinds))
         return self.with_config(**changes)
+
+
+def _shorten_window(kind: LayerKind) -> LayerKind:
+    if not kind.window:
+        return kind
+    return dataclasses.replace(kind, window=min(kind.window, SHORT))
 
 
 def of_tokens(outputs: Outputs) -> Outputs:
@@ -219,48 +223,47 @@ def build_subject(model: nn.Module, params: Params, seed: int, causal: bool | No
     Raises:
       ConfigError: there is nothing in it that could be checked.
     """
-    name = type(model).__name__
-    if not isinstance(model, nn.Module):
-        raise ConfigError(
-            f"verify: model is of type {name}; pass a model of this package or a linen module that"
-            " maps ids [B, T] to an output (of an NNX module *from_nnx(module))."
-        )
-    if isinstance(model, Hinted):
-        return _family_subject(model, params, seed)
-    try:
-        ids = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-        output = jax.eval_shape(lambda p, ids: model.apply({"params": p}, ids), params, ids)
-        logits = getattr(output, "logits", output)
-        vocab_size = getattr(model, "vocab_size", None) or logits.shape[2]
-    except Exception as error:  # whatever the module raises
-        first = str(error).strip().partition("\n")[0]
-        raise ConfigError(
-            f"verify: {name} cannot be applied to ids [1, 1] ({type(error).__name__}: {first}); it"
-            " must map ids [B, T] to logits [B, T, V], returned as an array or as the field"
-            " `logits`."
-        ) from error
-    return Subject(model, params, seed, vocab_size, causal)
-
-
-def _family_subject(model: Hinted, params: Params, seed: int) -> Subject:
+    if not isinstance(model, Hinted):
+        own = wrap_own_module(model, params).cfg
+        return Subject(model, params, seed, own.vocab_size, own.max_length or LENGTH, causal)
     cfg = model.cfg.without_width_rule
     if cfg.skeleton == "embedding":
         raise ConfigError(f"verify: {cfg.family} has no layers, and so none of the properties.")
-    changes = dict(dropout=0.0, dtype="float32", param_dtype="float32", remat="none")
-    changes |= dict(matmul="float", cache="float")
-    if cfg.head == "multiple_choice":
-        changes["head"] = "none"
-    if cfg.head == "sequence_classification" and cfg.pad_token_id is None:
-        changes["pad_token_id"] = 0
-    cfg = dataclasses.replace(cfg, **changes)
+    head = cfg.head
+    pad = cfg.pad_token_id
+    if head == "multiple_choice":
+        head = "none"  # a text is a row
+    if head == "sequence_classification":
+        pad = pad or 0  # where a decoder's text ends
+    cfg = dataclasses.replace(
+        cfg,
+        head=head,
+        pad_token_id=pad,
+        dropout=0.0,
+        dtype="float32",
+        param_dtype="float32",
+        matmul="float",
+        cache="float",
+        remat="none",
+    )
 
     def widen(x: jax.Array) -> jax.Array:
-        if jnp.issubdtype(x.dtype, jnp.floating):
+        if is_gradient(x):
             return jnp.asarray(x, jnp.float32)
         return x
 
-    params = jax.tree.map(widen, params)
-    is_causal = cfg.decoder_layers > 0 or cfg.head == "causal_lm"
-    if isinstance(model, Hinted) and cfg.skeleton == "encoder_decoder":
-        is_causal = cfg.head not in getattr(model, "encoder_heads", ())
-    return Subject(model.clone(cfg=cfg).tuned(), params, seed, cfg.vocab_size, is_causal)
+    longest = LENGTH
+    span = cfg.position.span(cfg.max_length)
+    if span is not None:
+        longest = span.stop - RESERVED
+    is_causal = cfg.decoder_layers > 0 or head == "causal_lm"
+    if cfg.skeleton == "encoder_decoder":
+        is_causal = head not in getattr(model, "encoder_heads", ())
+    return Subject(
+        model.clone(cfg=cfg).tuned(),
+        jax.tree.map(widen, params),
+        seed,
+        cfg.vocab_size,
+        min(longest, LENGTH),
+        is_causal,
+    )

@@ -8,8 +8,9 @@ import flax.linen as nn
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.registry import did_you_mean
 from flaxformer_lite.types import Params
-from flaxformer_lite.verification import decoding, precision, reference, training, visibility
+from flaxformer_lite.verification import decoding, precision, training, visibility
 from flaxformer_lite.verification.finding import EXACT, Finding
+from flaxformer_lite.verification.reference import check_reference
 from flaxformer_lite.verification.subject import Subject, build_subject
 
 CHECKS: dict[str, Callable[[Subject], Iterator[Finding]]] = {
@@ -63,18 +64,6 @@ def verify(
       ConfigError: the model has nothing to check, a name of `checks` is unknown, or the folder of
         the reference cannot be used.
     """
-    return list(iterate_findings(model, params, checks, seed, causal, reference))
-
-
-def iterate_findings(
-    model: nn.Module,
-    params: Params,
-    checks: Sequence[str] = (),
-    seed: int = 0,
-    causal: bool | None = None,
-    reference_folder: str | Path | None = None,
-) -> Iterator[Finding]:
-    """Yields what `verify` returns as it is found."""
     for name in checks:
         if name not in CHECKS:
             raise ConfigError(
@@ -82,10 +71,12 @@ def iterate_findings(
                 f" {', '.join(CHECKS)}."
             )
     subject = build_subject(model, params, seed, causal)
-    if reference_folder is not None:
-        yield from reference.check_reference(subject, reference_folder)
+    findings = []
+    if reference is not None:
+        findings += check_reference(subject, reference)
     for name in checks or CHECKS:
         try:
-            yield from CHECKS[name](subject)
+            findings += CHECKS[name](subject)
         except ConfigError as error:
-            yield Finding(name, None, EXACT, str(error))
+            findings.append(Finding(name, None, EXACT, str(error)))
+    return findings

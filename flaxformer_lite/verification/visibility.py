@@ -3,11 +3,9 @@ and what lies outside its window."""
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
-from flaxformer_lite.config import LayerKind
 from flaxformer_lite.verification.finding import (
     EXACT,
     ROUNDING,
@@ -17,6 +15,7 @@ from flaxformer_lite.verification.finding import (
 )
 from flaxformer_lite.verification.subject import SHORT, Inputs, Outputs, Subject, of_tokens
 
+Kept = np.ndarray | tuple[slice, ...]  # an index of the tokens that are compared
 PADDING = 5  # tokens
 # Parts that read padding or other texts as the published ones do, and how.
 ROOM = "the tokens of a row or a batch share the room of an expert, padding and neighbors too"
@@ -53,46 +52,27 @@ def _reads_ahead(subject: Subject, inputs: Inputs) -> bool:
     changed = {name: ids.copy() for name, ids in inputs.items()}
     ids = changed[subject.written]
     ids[:, -1] = ids[:, 0]
-    outputs = (of_tokens(subject.run(one)) for one in (inputs, changed))
-    return _largest(*outputs, np.s_[:, :1]) > EXACT
+    first, second = (_take(subject.run(one), np.s_[:, :1]) for one in (inputs, changed))
+    return _largest(first, second) > EXACT
 
 
 def check_windows(subject: Subject) -> Iterator[Finding]:
     """A layer with a sliding window reads as many columns as its window, and no more."""
     cfg = subject.cfg
-    if cfg.skeleton == "encoder_decoder" or cfg.share_layers:
+    kind = cfg.kinds[0]
+    has_windows = any(kind.window for kind in cfg.kinds)
+    if not has_windows or kind.mixer or cfg.mixer or cfg.skeleton == "encoder_decoder":
         return
-    checked = set[LayerKind]()
-    for number, kind in enumerate(cfg.kinds):
-        if not kind.window or kind.mixer or cfg.mixer or kind in checked:
-            continue
-        checked.add(kind)
-        short = dataclasses.replace(kind, window=min(kind.window, SHORT))
-        one = _one_layer(subject, number, short)
-        ids = one.draw(1)
-        changed = ids.copy()
-        changed[:, 0] = one.draw(1, 1)[:, 0]
-        first, second = (one.run({"input_ids": x})["last_hidden_state"] for x in (ids, changed))
-        reached = int(np.flatnonzero((first != second).any(axis=(0, 2))).max(initial=-1)) + 1
-        why = (
-            f"columns by which the reach of layer {number} with a window of {short.window} differs"
-        )
-        yield Finding("window", float(abs(reached - (short.window or 0))), EXACT, why)
-
-
-def _one_layer(subject: Subject, number: int, kind: LayerKind) -> Subject:
-    """Returns the model with one of its layers alone, with options of this kind."""
-    layers = subject.with_config(scan=False)
-    side = subject.cfg.skeleton
-    changes: dict[str, Any] = {f"{side}_layers": 1, "windows": (0,), "pattern": (kind,)}
-    stack = {}
-    for name, value in layers.params[side].items():
-        if name == f"layer_{number}":
-            stack["layer_0"] = value
-        elif not name.startswith("layer_"):
-            stack[name] = value
-    params = {**layers.params, side: stack}
-    return dataclasses.replace(layers, params=params).with_config(**changes)
+    pattern = (dataclasses.replace(kind, window=SHORT),)
+    layers = {f"{cfg.skeleton}_layers": 1}
+    one = subject.with_config(scan=False).with_config(windows=(0,), pattern=pattern, **layers)
+    ids = one.draw(1)
+    changed = one.draw(1, 1)
+    changed[:, 1:] = ids[:, 1:]
+    states = [one.run({"input_ids": x})["last_hidden_state"] for x in (ids, changed)]
+    reached = np.flatnonzero((states[0] != states[1]).any(axis=(0, 2)))
+    why = f"columns too many or too few that the first layer reads in a window of {SHORT}"
+    yield Finding("window", float(abs(reached.max(initial=-1) + 1 - SHORT)), EXACT, why)
 
 
 def check_padding(subject: Subject) -> Iterator[Finding]:
@@ -114,33 +94,30 @@ def check_padding(subject: Subject) -> Iterator[Finding]:
         pad = subject.cfg.pad_token_id or 0
     empty = np.full((1, PADDING), pad, np.int32)
     known = _known_reasons(subject)
-    for side, row in (("right", (text, empty)), ("left", (empty, text))):
-        ids = np.concatenate([np.concatenate(row, axis=1), texts[1:2]])
-        keep = np.ones(ids.shape, np.int32)
-        kept = np.s_[:1, :short]
+    keep = np.ones((2, subject.length), np.int32)
+    for side in ("right", "left"):
+        row = [text, empty]
+        kept: Kept = np.s_[:1, :short]
         keep[0, short:] = 0
         if side == "left":
+            row = row[::-1]
             kept = np.s_[:1, PADDING:]
             keep[0] = keep[0, ::-1]
         if subject.reads_source:
             kept = np.s_[:1]
-        padded = inputs_for(ids, attention_mask=keep)
+        first = np.concatenate(row, axis=1)
+        padded = inputs_for(np.concatenate([first, texts[1:2]]), attention_mask=keep)
         outputs = subject.run(padded)
         difference = _largest(_take(outputs, kept), of_tokens(alone))
+        why = known
         if side == "right":
             difference = max(difference, _largest(_texts(outputs), _texts(alone)))
-            beside = inputs_for(
-                np.concatenate([ids[:1], texts[2:]]),
-                attention_mask=np.stack([keep[0], np.arange(subject.length) < SHORT]).astype(
-                    np.int32
-                ),
-            )
-            other = subject.run(beside)
-            mate = _largest(_take(other, kept), _take(outputs, kept))
-            mate = max(mate, _largest(_texts(other), _texts(outputs)))
-            yield Finding("batch-mate", mate, EXACT, *known)
-        why = known
-        if side == "left" and difference > ROUNDING and not known and subject.is_family:
+            mate = inputs_for(np.concatenate([first, texts[2:]]), attention_mask=keep[[0, 0]])
+            other = subject.run(mate)
+            apart = _largest(_take(other, kept), _take(outputs, kept))
+            apart = max(apart, _largest(_texts(other), _texts(outputs)))
+            yield Finding("batch-mate", apart, EXACT, *known)
+        elif difference > ROUNDING and not known and _counts_columns(subject):
             positions = np.maximum(np.cumsum(keep, axis=1) - 1, 0).astype(np.int32)
             again = subject.run(padded | {"position_ids": positions})
             if _largest(_take(again, kept), of_tokens(alone)) <= ROUNDING:
@@ -148,11 +125,16 @@ def check_padding(subject: Subject) -> Iterator[Finding]:
         yield Finding(f"padding on the {side}", difference, ROUNDING, *why)
 
 
+def _counts_columns(subject: Subject) -> bool:
+    """Returns whether the published model counts positions in columns: an encoder does."""
+    return subject.is_family and subject.cfg.encoder_layers > 0
+
+
 def _known_reasons(subject: Subject) -> tuple[()] | tuple[str, bool]:
     """Returns why the published model reads what it should not, if it does."""
     if not subject.is_family:
         return ()
-    if any(not part.reads_one_token for part in subject.cfg.feed_forwards):
+    if subject.shares_experts:
         return (ROOM, True)
     for name in subject.cfg.mixer_names:
         if name in PUBLISHED:
@@ -200,7 +182,7 @@ def _unchanged(
     yield Finding(f"{name}: gradients", tree_difference(second_gradients, first_gradients), EXACT)
 
 
-def _take(outputs: Outputs, kept: Any) -> Outputs:
+def _take(outputs: Outputs, kept: Kept) -> Outputs:
     return {name: value[kept] for name, value in of_tokens(outputs).items()}
 
 
@@ -210,6 +192,6 @@ def _texts(outputs: Outputs) -> Outputs:
     return {name: value[:1] for name, value in outputs.items() if name not in tokens}
 
 
-def _largest(got: Outputs, due: Outputs, kept: Any = ...) -> float:
-    differences = [relative_difference(got[name][kept], due[name][kept]) for name in due]
+def _largest(got: Outputs, due: Outputs) -> float:
+    differences = [relative_difference(got[name], due[name]) for name in due]
     return max(differences, default=0.0)
