@@ -42,7 +42,8 @@ def check_cache(subject: Subject) -> Iterator[Finding]:
         rest = [None for _ in rest]  # the cache has the keys and values of the source
     difference = relative_difference(np.concatenate(chunks, axis=1), whole)
     why = f"chunks that end at {', '.join(map(str, stops[1:]))} and {subject.length}"
-    yield Finding("cache equals the whole pass", difference, ROUNDING, why)
+    known = subject.known_reasons or (why,)
+    yield Finding("cache equals the whole pass", difference, ROUNDING, *known)
 
 
 def check_generation(subject: Subject) -> Iterator[Finding]:
@@ -64,7 +65,8 @@ def check_generation(subject: Subject) -> Iterator[Finding]:
     until = min([*differs + 1, NEW])
     apart = np.abs(together.logprobs[1] - due)[:until].max()
     why = f"nats by which the log-probability of one of {NEW} tokens differs"
-    yield Finding("generate alone equals in a batch", float(apart), NATS, why)
+    known = subject.known_reasons or (why,)
+    yield Finding("generate alone equals in a batch", float(apart), NATS, *known)
     rows = np.zeros((2, subject.length), np.int32)
     begun = len(prompts[1])
     text = alone.sequences[0, -begun - NEW :]
@@ -79,7 +81,7 @@ def check_generation(subject: Subject) -> Iterator[Finding]:
     chosen = logprobs[np.arange(NEW), text[begun:]]
     # each token is the likeliest, and as likely as it was when it was written
     whole = max(np.abs(due - chosen).max(), (logprobs.max(axis=1) - chosen).max())
-    yield Finding("generate equals the whole pass", float(whole), NATS, why)
+    yield Finding("generate equals the whole pass", float(whole), NATS, *known)
 
 
 def _write(subject: Subject, prompts: list[list[int]], start: int) -> Generation:

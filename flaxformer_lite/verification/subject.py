@@ -30,6 +30,13 @@ OF_TOKENS = ("last_hidden_state", "logits", "start_logits", "end_logits", "predi
 OF_TEXTS = ("pooler_output", "text_embeds", "logits")
 SPECIAL = ("pad_token_id", "eos_token_id", "decoder_start_token_id", "dropped_token_id")
 
+# Parts that read padding or other texts as the published ones do, and how.
+ROOM = "tokens read together share the room of an expert, padding and neighbors too"
+PUBLISHED = {
+    "block_sparse": "blocks and random links are counted in columns, padding among them",
+    "local_global": "the blocks of the global tokens are counted in columns, padding among them",
+}
+
 Inputs = dict[str, Array]
 Outputs = dict[str, Array]
 
@@ -77,11 +84,16 @@ class Subject:
         return self.cfg.head not in self.model.encoder_heads
 
     @property
-    def shares_experts(self) -> bool:
-        """Whether tokens share the room of experts, so that each may change what others get."""
+    def known_reasons(self) -> tuple[()] | tuple[str, bool]:
+        """Why the published model reads what it should not, and True; () if it does not."""
         if not self.is_family:
-            return False
-        return any(not part.reads_one_token for part in self.cfg.feed_forwards)
+            return ()
+        if any(not part.reads_one_token for part in self.cfg.feed_forwards):
+            return (ROOM, True)
+        for name in self.cfg.mixer_names:
+            if name in PUBLISHED:
+                return (PUBLISHED[name], True)
+        return ()
 
     @property
     def written(self) -> str:

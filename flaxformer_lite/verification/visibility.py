@@ -17,12 +17,6 @@ from flaxformer_lite.verification.subject import SHORT, Inputs, Outputs, Subject
 
 Kept = np.ndarray | tuple[slice, ...]  # an index of the tokens that are compared
 PADDING = 5  # tokens
-# Parts that read padding or other texts as the published ones do, and how.
-ROOM = "the tokens of a row or a batch share the room of an expert, padding and neighbors too"
-PUBLISHED = {
-    "block_sparse": "blocks and random links are counted in columns, padding among them",
-    "local_global": "the blocks of the global tokens are counted in columns, padding among them",
-}
 BY_COLUMN = (
     "positions count columns, padding among them, as in the reference; pass position_ids, or pad on"
     " the right"
@@ -93,7 +87,7 @@ def check_padding(subject: Subject) -> Iterator[Finding]:
     if subject.is_family:
         pad = subject.cfg.pad_token_id or 0
     empty = np.full((1, PADDING), pad, np.int32)
-    known = _known_reasons(subject)
+    known = subject.known_reasons
     keep = np.ones((2, subject.length), np.int32)
     for side in ("right", "left"):
         row = [text, empty]
@@ -130,18 +124,6 @@ def _counts_columns(subject: Subject) -> bool:
     return subject.is_family and subject.cfg.encoder_layers > 0
 
 
-def _known_reasons(subject: Subject) -> tuple[()] | tuple[str, bool]:
-    """Returns why the published model reads what it should not, if it does."""
-    if not subject.is_family:
-        return ()
-    if subject.shares_experts:
-        return (ROOM, True)
-    for name in subject.cfg.mixer_names:
-        if name in PUBLISHED:
-            return (PUBLISHED[name], True)
-    return ()
-
-
 def check_packing(subject: Subject) -> Iterator[Finding]:
     """Packed documents have the outputs and gradients that they have alone."""
     subject.check_takes("segment_ids")
@@ -153,10 +135,12 @@ def check_packing(subject: Subject) -> Iterator[Finding]:
     changed = dict(packed)
     for name, ids in inputs.items():
         changed[name] = np.concatenate([ids[:, :half], other[name][:, half:]], axis=1)
-    known = _known_reasons(subject)
+    known = subject.known_reasons
     first = documents == 1
     for finding in _unchanged("packed documents", subject, packed, changed, first):
-        yield finding._replace(why=(*known, "")[0], published=bool(known))
+        if known:
+            finding = finding._replace(why=known[0], published=True)
+        yield finding
     # both documents of the first row, each in a row of its own
     apart = subject.segments(np.where(first, 1, 0).astype(np.int32))
     for name, ids in inputs.items():
@@ -179,7 +163,13 @@ def _unchanged(
     second, second_gradients = subject.gradients(changed, keep)
     kept = _largest(_take(second, keep), _take(first, keep))
     yield Finding(f"{name}: outputs", kept, EXACT)
-    yield Finding(f"{name}: gradients", tree_difference(second_gradients, first_gradients), EXACT)
+    bound = EXACT
+    why = ""
+    if subject.is_family and subject.cfg.feed_forwards:
+        bound = ROUNDING
+        why = "experts add up the tokens that chose them in another order"
+    difference = tree_difference(second_gradients, first_gradients)
+    yield Finding(f"{name}: gradients", difference, bound, why)
 
 
 def _take(outputs: Outputs, kept: Kept) -> Outputs:
