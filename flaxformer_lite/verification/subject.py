@@ -35,6 +35,7 @@ ROOM = "tokens read together share the room of an expert, padding and neighbors 
 PUBLISHED = {
     "block_sparse": "blocks and random links are counted in columns, padding among them",
     "local_global": "the blocks of the global tokens are counted in columns, padding among them",
+    "siglip_text_model": "the vector of a text is read in the last column, padding or not",
 }
 
 Inputs = dict[str, Array]
@@ -90,7 +91,7 @@ class Subject:
             return ()
         if any(not part.reads_one_token for part in self.cfg.feed_forwards):
             return (ROOM, True)
-        for name in self.cfg.mixer_names:
+        for name in (self.cfg.family, *self.cfg.mixer_names):
             if name in PUBLISHED:
                 return (PUBLISHED[name], True)
         return ()

@@ -84,7 +84,7 @@ def check_padding(subject: Subject) -> Iterator[Finding]:
 
     alone = subject.run(inputs_for(text))
     pad = 0
-    if subject.is_family:
+    if subject.is_family and (subject.cfg.pad_token_id or 0) < subject.vocab_size:
         pad = subject.cfg.pad_token_id or 0
     empty = np.full((1, PADDING), pad, np.int32)
     known = subject.known_reasons
