@@ -9,7 +9,7 @@ import numpy as np
 from flaxformer_lite.inference.generate import Generation, generate
 from flaxformer_lite.models.skeletons.build_layers import init_cache
 from flaxformer_lite.verification.finding import ROUNDING, Finding, relative_difference
-from flaxformer_lite.verification.subject import Subject
+from flaxformer_lite.verification.subject import Inputs, Subject
 
 NEW = 6  # tokens that are written
 NATS = 1e-3  # of a log-probability, whose logits may be large
@@ -59,18 +59,18 @@ def check_generation(subject: Subject) -> Iterator[Finding]:
         start = subject.cfg.decoder_start_token_id or start
     together = _write(subject, prompts, start)
     alone = _write(subject, prompts[1:], start)
-    due = alone.logprobs[0]
+    due = np.asarray(alone.logprobs)[0]
     differs = np.flatnonzero(together.sequences[1, -NEW:] != alone.sequences[0, -NEW:])
     # Where two tokens are equally likely, rounding chooses, and the texts go on differently.
     until = min([*differs + 1, NEW])
-    apart = np.abs(together.logprobs[1] - due)[:until].max()
+    apart = np.abs(np.asarray(together.logprobs)[1] - due)[:until].max()
     why = f"nats by which the log-probability of one of {NEW} tokens differs"
     known = subject.known_reasons or (why,)
     yield Finding("generate alone equals in a batch", float(apart), NATS, *known)
     rows = np.zeros((2, subject.length), np.int32)
     begun = len(prompts[1])
     text = alone.sequences[0, -begun - NEW :]
-    inputs = {}
+    inputs: Inputs = {}
     if subject.reads_source:
         begun = 1
         text = alone.sequences[0]

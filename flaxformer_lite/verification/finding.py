@@ -1,5 +1,6 @@
 """What a check has found, and the differences that it measures."""
 
+import builtins
 import math
 from typing import NamedTuple
 
@@ -35,7 +36,7 @@ class Finding(NamedTuple):
     why: str = ""
     published: bool = False
 
-    @property
+    @builtins.property
     def verdict(self) -> str:
         """`holds`, `as published`, `not checked` or `FAULT`."""
         if self.difference is None:

@@ -184,10 +184,7 @@ def _compare(program: Program, wanted: Params, got: Params) -> list[Gradient]:
     for (keys, a), b in zip(trained, jax.tree.leaves(got), strict=True):
         param = params[keys]
         largest = float(np.abs(a).max())
-        distance = float(np.abs(a - b).max())
-        difference = math.inf  # NaN differs from every number
-        if math.isfinite(distance):
-            difference = distance / max(largest, noise)
+        difference = relative_difference(b, a, noise)  # NaN differs from every number
         spec = param.sharding.spec
         gradients.append(Gradient(path_of(keys), a.shape, spec, largest, difference))
     return sorted(gradients, key=lambda gradient: -gradient.difference)

@@ -42,7 +42,7 @@ def check_saving(subject: Subject) -> Iterator[Finding]:
         raise ConfigError("quantized matrices and adapters are restored or merged when saved.")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model"
-        save_pretrained(path, subject.model, subject.params)
+        save_pretrained(path, subject.model, dict(subject.params))
         model, params = load_pretrained(path, subject.cfg.head)
         loaded = dataclasses.replace(subject, model=model).by_layer(params)
         due = subject.by_layer(subject.params)
@@ -91,7 +91,7 @@ def _restore(params: Params, floats: Params, form: str) -> tuple[jax.Array, Para
 
 def check_half(subject: Subject) -> Iterator[Finding]:
     """bfloat16 errs as its rounding lets expect, at late positions as at early ones."""
-    half = subject.with_config(dtype="bfloat16")
+    half = subject.with_config({"dtype": "bfloat16"})
     layers = subject.cfg.encoder_layers + subject.cfg.decoder_layers
     last = max(subject.cfg.max_length, FAR)
     span = subject.cfg.position.span(subject.cfg.max_length)

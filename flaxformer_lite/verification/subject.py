@@ -38,7 +38,7 @@ PUBLISHED = {
     "siglip_text_model": "the vector of a text is read in the last column, padding or not",
 }
 
-Inputs = dict[str, Array]
+Inputs = dict[str, np.ndarray]
 Outputs = dict[str, Array]
 
 
@@ -187,7 +187,7 @@ class Subject:
             arrays[path] = leaf
         return arrays
 
-    def with_config(self, **changes: object) -> "Subject":
+    def with_config(self, changes: Params) -> "Subject":
         """Returns the same weights in a model with other fields, scanned or not.
 
         Raises:
@@ -206,13 +206,13 @@ class Subject:
 
     def with_short_windows(self) -> "Subject":
         """Returns the model with sliding windows of SHORT tokens in place of longer ones."""
-        changes: dict[str, tuple] = {}
+        changes = {}
         for side in ("", "decoder_"):
             windows = getattr(self.cfg, f"{side}windows")
             changes[f"{side}windows"] = tuple(min(window, SHORT) for window in windows)
             kinds = getattr(self.cfg, f"{side}pattern")
             changes[f"{side}pattern"] = tuple(map(_shorten_window, kinds))
-        return self.with_config(**changes)
+        return self.with_config(changes)
 
 
 def _shorten_window(kind: LayerKind) -> LayerKind:

@@ -71,8 +71,8 @@ def check_accumulation(subject: Subject) -> Iterator[Finding]:
 
 def check_scan(subject: Subject) -> Iterator[Finding]:
     """A scanned stack that recomputes its layers has the plain stack's outputs and gradients."""
-    plain = subject.with_config(scan=False)
-    other = subject.with_config(scan=True, remat="full")
+    plain = subject.with_config({"scan": False})
+    other = subject.with_config({"scan": True, "remat": "full"})
     inputs = subject.inputs(subject.draw(2))
     keep = np.ones(next(iter(inputs.values())).shape, bool)
     due, due_gradients = plain.gradients(inputs, keep)

@@ -71,7 +71,7 @@ def verify(
                 f" {', '.join(CHECKS)}."
             )
     subject = build_subject(model, params, seed, causal)
-    findings = []
+    findings: list[Finding] = []
     if reference is not None:
         findings += check_reference(subject, reference)
     for name in checks or CHECKS:

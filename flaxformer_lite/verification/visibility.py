@@ -58,8 +58,8 @@ def check_windows(subject: Subject) -> Iterator[Finding]:
     if not has_windows or kind.mixer or cfg.mixer or cfg.skeleton == "encoder_decoder":
         return
     pattern = (dataclasses.replace(kind, window=SHORT),)
-    layers = {f"{cfg.skeleton}_layers": 1}
-    one = subject.with_config(scan=False).with_config(windows=(0,), pattern=pattern, **layers)
+    layers = {"windows": (0,), "pattern": pattern, f"{cfg.skeleton}_layers": 1}
+    one = subject.with_config({"scan": False}).with_config(layers)
     ids = one.draw(1)
     changed = one.draw(1, 1)
     changed[:, 1:] = ids[:, 1:]
@@ -98,7 +98,7 @@ def check_padding(subject: Subject) -> Iterator[Finding]:
             kept = np.s_[:1, PADDING:]
             keep[0] = keep[0, ::-1]
         if subject.reads_source:
-            kept = np.s_[:1]
+            kept = np.s_[:1, :]
         first = np.concatenate(row, axis=1)
         padded = inputs_for(np.concatenate([first, texts[1:2]]), attention_mask=keep)
         outputs = subject.run(padded)
@@ -111,17 +111,12 @@ def check_padding(subject: Subject) -> Iterator[Finding]:
             apart = _largest(_take(other, kept), _take(outputs, kept))
             apart = max(apart, _largest(_texts(other), _texts(outputs)))
             yield Finding("batch-mate", apart, EXACT, *known)
-        elif difference > ROUNDING and not known and _counts_columns(subject):
+        elif not known and subject.is_family and subject.cfg.encoder_layers:
             positions = np.maximum(np.cumsum(keep, axis=1) - 1, 0).astype(np.int32)
-            again = subject.run(padded | {"position_ids": positions})
-            if _largest(_take(again, kept), of_tokens(alone)) <= ROUNDING:
+            counted = subject.run(padded | {"position_ids": positions})
+            if _largest(_take(counted, kept), of_tokens(alone)) <= ROUNDING < difference:
                 why = (BY_COLUMN, True)
         yield Finding(f"padding on the {side}", difference, ROUNDING, *why)
-
-
-def _counts_columns(subject: Subject) -> bool:
-    """Returns whether the published model counts positions in columns: an encoder does."""
-    return subject.is_family and subject.cfg.encoder_layers > 0
 
 
 def check_packing(subject: Subject) -> Iterator[Finding]:
