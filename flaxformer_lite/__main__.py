@@ -158,8 +158,11 @@ def _main(argv: list[str]) -> None:
         if not args.config:
             named = [other for other in others if other.partition(":")[0] in pages.names()]
             example = [*named, "demo"][0]
+            flags = "--config is"
+            if "model" in args:
+                flags = "--model or --config are"
             command_line.fail(
-                f"--config is missing; for example --config={example}", command_line.BAD_INPUT
+                f"{flags} missing; for example --config={example}", command_line.BAD_INPUT
             )
         args.overrides = [f"--config={args.config}", *others]
     os.environ.update(command.environment(args))

@@ -51,6 +51,11 @@ def test_bad_input_is_one_sentence(argv, message, capsys):
     assert message in said and said.startswith("error: ") and said.count("\n") == 1
 
 
+def test_one_of_model_and_config_is_needed(capsys):
+    assert run() == 2
+    assert "--model or --config are missing" in capsys.readouterr().err
+
+
 def test_a_reference_of_another_model_is_refused(tmp_path):
     model = build_model(small("bert", 1))
     ids = np.ones((1, 4), np.int32)
