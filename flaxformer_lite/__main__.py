@@ -149,14 +149,20 @@ def _main(argv: list[str]) -> None:
     command = COMMANDS[args.command]
     if args.allow_plugins or getattr(args, "family", None):
         current_folder.import_from_here()
-    if others and not command.takes_config:
+    of_model = getattr(args, "model", None)  # in place of a config, where a command takes either
+    if others and (of_model or not command.takes_config):
         chosen.refuse(others)
-    if command.takes_config:
+    if command.takes_config and of_model and args.config:
+        chosen.error("--model, --config: pass one of them")
+    if command.takes_config and not of_model:
         if not args.config:
             named = [other for other in others if other.partition(":")[0] in pages.names()]
             example = [*named, "demo"][0]
+            flags = "--config is"
+            if "model" in args:
+                flags = "--model or --config are"
             command_line.fail(
-                f"--config is missing; for example --config={example}", command_line.BAD_INPUT
+                f"{flags} missing; for example --config={example}", command_line.BAD_INPUT
             )
         args.overrides = [f"--config={args.config}", *others]
     os.environ.update(command.environment(args))

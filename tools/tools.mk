@@ -120,7 +120,7 @@ $(PLANS): $(STAMP)
 MESHES = "data=8" "fsdp=4" "tensor=2" "context=4" "fsdp=2 tensor=2" "context=2 tensor=2" "data=1 fsdp=2 context=2 tensor=2"
 meshes: $(STAMP)  ## one step of four families on seven meshes of made-up devices, against one device
 	@for name in bert_tiny gpt2_tiny t5_tiny llama_tiny; do for mesh in $(MESHES); do \
-	  said=$$($(BIN)/python -m flaxformer_lite verify-mesh --config=configs/$$name.py --config.train.batch_size=16 \
+	  said=$$($(BIN)/python -m flaxformer_lite verify --checks mesh --config=configs/$$name.py --config.train.batch_size=16 \
 	    $$(printf -- "--config.mesh.%s " $$mesh)) || { echo "$$said"; exit 1; }; \
 	  echo "$$name $$mesh: $$(echo "$$said" | tail -1)"; done; done
 

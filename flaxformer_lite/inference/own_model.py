@@ -79,13 +79,26 @@ class OwnModel:
 def wrap_module(model: object, params: Params) -> Any:
     """Returns a model of this package tuned, and any other module as an `OwnModel`.
 
-    A module may say by an attribute `max_length` how many tokens it reads at most.
-
     Raises:
       ConfigError: the module does not map ids to logits, or a token's logits depend on later ones.
     """
     if isinstance(model, Hinted):
         return model.tuned()
+    wrapped = wrap_own_module(model, params)
+    length = min(PROBE, wrapped.cfg.max_length or PROBE)
+    if length > 1 and wrapped.cfg.vocab_size > 1:
+        _check_causal(wrapped, params, length)
+    return wrapped
+
+
+def wrap_own_module(model: object, params: Params) -> OwnModel:
+    """Returns a linen module, causal or not, as an `OwnModel`.
+
+    A module may say by an attribute `max_length` how many tokens it reads at most.
+
+    Raises:
+      ConfigError: the module does not map ids to logits.
+    """
     name = type(model).__name__
     if not isinstance(model, nn.Module):
         way = ""
@@ -112,10 +125,7 @@ def wrap_module(model: object, params: Params) -> Any:
     if shape is None or not floats or len(shape) != 3 or shape[:2] != (1, length):
         given = f"shape {shape}" if shape is not None else f"a {type(logits).__name__}"
         raise ConfigError(f"{name}: returns {given} for ids [1, {length}]; {NEEDED}.")
-    wrapped = OwnModel(model, OwnConfig(name, shape[2], most))
-    if length > 1 and shape[2] > 1:
-        _check_causal(wrapped, params, length)
-    return wrapped
+    return OwnModel(model, OwnConfig(name, shape[2], most))
 
 
 def _check_causal(model: OwnModel, params: Params, length: int) -> None:

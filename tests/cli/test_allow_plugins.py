@@ -72,7 +72,7 @@ def here(run, tmp_path, monkeypatch):
     (tmp_path / "run" / "evil.py").write_text(EVIL.format(str(tmp_path / "ran")))
     monkeypatch.chdir(tmp_path / "run")
     monkeypatch.syspath_prepend(tmp_path / "run")
-    monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))  # verify-mesh sets these two
+    monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))  # verify sets these two
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     (tmp_path / "page.py").write_text(PAGE.format(folder=str(tmp_path), parts=""))
     (tmp_path / "pairs.jsonl").write_text('{"query": "a", "answer": "b"}\n')
@@ -135,7 +135,7 @@ COMMANDS = {
     "train": ["train", *TRAIN, "--workdir=../new", "--config.train.init_from=."],
     "data": ["data", "stats", *TRAIN, "--config.train.init_from=."],
     "plan": ["plan", *TRAIN, "--topology=v5e:1x1", "--config.train.init_from=."],
-    "verify-mesh": ["verify-mesh", *TRAIN, "--config.train.init_from=."],
+    "verify": ["verify", "--checks=mesh", *TRAIN, "--config.train.init_from=."],
     "train with a teacher": [
         "train",
         *TRAIN,

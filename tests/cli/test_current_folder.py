@@ -39,7 +39,7 @@ LINES = {  # in the order of a group, in which the first imports the most
     "train": [*CONFIG, "--workdir=../new"],
     "data": ["stats", *CONFIG],
     "plan": [*CONFIG, "--topology=v5e:1x1", "--analytic"],
-    "verify-mesh": [*CONFIG, "--config.mesh.data=1"],
+    "verify": ["--checks=mesh", *CONFIG, "--config.mesh.data=1"],
     "generate": ["--model=../gpt2", "--prompt=one", "--max_new_tokens=1", "--allow-plugins"],
     "evaluate": ["--model=../run", "--data=../text.jsonl"],
     "predict": ["--model=../bert", "--data=../table.csv", "--output=../predicted.csv"],

@@ -33,7 +33,7 @@ def paths(values, path="config"):
         yield from paths(value, f"{path}.{name}") if hasattr(value, "items") else [f"{path}.{name}"]
 
 
-@pytest.mark.parametrize("command", ["train", "plan", "verify-mesh"])
+@pytest.mark.parametrize("command", ["train", "plan", "verify"])
 def test_every_field_is_listed_in_its_section(command, listed):
     text, fields = listed(command, "--config=gpt2_tiny:rope", "--config.train.batch-size", "48")
     assert set(fields) == set(paths(pages.get_config("gpt2_tiny", "rope")))

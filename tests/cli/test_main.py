@@ -218,11 +218,11 @@ def test_a_prompt_through_a_pipe_in_a_process_of_its_own(gpt2):
             "an address has a bucket behind two slashes, s3://BUCKET/NAME",
         ),
         (
-            ["verify-mesh", "--config=gpt2_tiny", "--devices=0"],
+            ["verify", "--config=gpt2_tiny", "--devices=0"],
             "argument --devices: 0: must be at least 1",
         ),
         (
-            ["verify-mesh", "--config=gpt2_tiny", "--devices=100000"],
+            ["verify", "--config=gpt2_tiny", "--devices=100000"],
             "argument --devices: 100000: must be at most 512",
         ),
     ],

@@ -44,7 +44,7 @@ COMMANDS: dict[str, Command] = {
     "steps": training.steps,
     "replay": training.replay,
     "data": training.data,
-    "verify-mesh": training.verify_mesh,
+    "verify": training.verify,
     "completion": completion,
 }
 for _name in registry.available("commands"):

@@ -148,7 +148,8 @@ class GatedDelta(ContextLayer):
         )
         norm = Norm(NormConfig(kind="rms", eps=cfg.norm_eps), self.execution, name="norm")
         gate_BTNF = self._project("gate", x_BTD).astype(jnp.float32)
-        out_BTNF = norm(out_BTNF.astype(x_BTD.dtype)) * jax.nn.silu(gate_BTNF)
+        normed_BTNF = norm(out_BTNF.astype(x_BTD.dtype)).astype(jnp.float32)
+        out_BTNF = normed_BTNF * jax.nn.silu(gate_BTNF)
         out_BTU = out_BTNF.astype(x_BTD.dtype).reshape(batch, length, -1)
         out = Einsum(
             "BTU,UD->BTD",

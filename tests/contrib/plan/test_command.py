@@ -6,7 +6,7 @@ import pytest
 
 from flaxformer_lite import __main__
 from flaxformer_lite.contrib.plan import environment, planner
-from flaxformer_lite.runs import verify_mesh
+from flaxformer_lite.verification import mesh
 
 # ml_collections', of a config file
 pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
@@ -87,12 +87,12 @@ def test_bad_input_is_one_line_and_exit_code_2(plan, arguments, message):
         (("--config.mesh.tensor=3",), "mesh.tensor=3: 8 devices do not divide by 3"),
     ],
 )
-@pytest.mark.parametrize("command", ["plan", "verify-mesh"])
+@pytest.mark.parametrize("command", ["plan", "verify"])
 def test_what_does_not_fit_is_refused_before_anything_is_compiled(
     command, flags, message, capsys, monkeypatch
 ):
     monkeypatch.setattr(planner, "make", None)
-    monkeypatch.setattr(verify_mesh, "reference", None)
+    monkeypatch.setattr(mesh, "reference", None)
     monkeypatch.setattr(environment, "ENVIRONMENT", {})
     machine = ["--topology=v5e:2x4"] if command == "plan" else []
     with pytest.raises(SystemExit) as ended:

@@ -22,12 +22,12 @@ from flaxformer_lite.runs.start.auxiliary_weights import build_program
 from flaxformer_lite.runs.start.initial_state import initial_state
 from flaxformer_lite.sharding.parameters import path_of
 from flaxformer_lite.training import program as programs
+from flaxformer_lite.training.bound_models import Models
 from flaxformer_lite.training.program import Program
 from flaxformer_lite.training.state import TrainState
 from flaxformer_lite.types import Params
+from flaxformer_lite.verification.finding import ROUNDING, Finding, relative_difference
 
-# relative to a gradient's largest number; other summation orders in float32 give 1e-7 to 1e-5
-ROUNDING = 1e-4
 # relative to the largest gradient; smaller ones are compared with this, as a key's bias has
 # gradient zero
 NOISE = 1e-4
@@ -73,9 +73,17 @@ class Verdict(NamedTuple):
     strange: list[str]
 
     @property
-    def equal(self) -> bool:
+    def finding(self) -> Finding:
         one, many = self.losses
-        return abs(many - one) <= ROUNDING * abs(one) and self.gradients[0].difference <= ROUNDING
+        worst = self.gradients[0]
+        difference = max(relative_difference(np.asarray(many), np.asarray(one)), worst.difference)
+        return Finding(
+            "mesh equals one device", difference, ROUNDING, f"worst gradient: {worst.path}"
+        )
+
+    @property
+    def equal(self) -> bool:
+        return self.finding.verdict == "holds"
 
 
 class Step(NamedTuple):
@@ -94,6 +102,7 @@ class Reference(NamedTuple):
     state: TrainState
     batch: Example
     step: Step
+    models: Models
 
 
 def reference(cfg: ExperimentConfig) -> Reference:
@@ -111,7 +120,7 @@ def reference(cfg: ExperimentConfig) -> Reference:
     batch = dummy.batch(cfg)
     program = _program(cfg, jax.devices()[:1], batch)
     state = jax.tree.map(np.asarray, initial_state(program))
-    return Reference(cfg, state, batch, _step(program, state, batch))
+    return Reference(cfg, state, batch, _step(program, state, batch), program.models)
 
 
 def verify(wanted: Reference, mesh: MeshConfig) -> Verdict:
@@ -175,10 +184,7 @@ def _compare(program: Program, wanted: Params, got: Params) -> list[Gradient]:
     for (keys, a), b in zip(trained, jax.tree.leaves(got), strict=True):
         param = params[keys]
         largest = float(np.abs(a).max())
-        distance = float(np.abs(a - b).max())
-        difference = math.inf  # NaN differs from every number
-        if math.isfinite(distance):
-            difference = distance / max(largest, noise)
+        difference = relative_difference(b, a, noise)  # NaN differs from every number
         spec = param.sharding.spec
         gradients.append(Gradient(path_of(keys), a.shape, spec, largest, difference))
     return sorted(gradients, key=lambda gradient: -gradient.difference)

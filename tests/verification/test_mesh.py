@@ -15,8 +15,8 @@ from flaxformer_lite.config import ExperimentConfig, MeshConfig, from_config_dic
 from flaxformer_lite.models import deepseek_v3
 from flaxformer_lite.nn.adapters.lora import LoraConfig
 from flaxformer_lite.nn.attentions.context_parallel import gather
-from flaxformer_lite.runs import verify_mesh
 from flaxformer_lite.sharding import activations
+from flaxformer_lite.verification import mesh as meshes
 from tests.training import tiny_runs
 
 SMALL = {"d_model": 32, "num_heads": 4, "head_dim": 8, "mlp_dim": 48}
@@ -84,8 +84,8 @@ def small(name):
 @functools.cache
 def reference(name):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(verify_mesh, "initial_state", tiny_runs.any_state)
-        return verify_mesh.reference(small(name))
+        patch.setattr(meshes, "initial_state", tiny_runs.any_state)
+        return meshes.reference(small(name))
 
 
 # Each axis but `data`, which tests/sharding has. Rings:
@@ -98,7 +98,7 @@ DAILY = (("llama_tiny", EVERYTHING), ("llama_tiny", "over_data"))
     [case if case in DAILY else pytest.param(*case, marks=pytest.mark.nightly) for case in CASES],
 )
 def test_a_step_on_a_mesh_is_the_step_on_one_device(name, mesh):
-    verdict = verify_mesh.verify(reference(name), MeshConfig(**MESHES[mesh]))
+    verdict = meshes.verify(reference(name), MeshConfig(**MESHES[mesh]))
     assert verdict.equal, verdict.gradients[:3]
     assert not verdict.strange
     axes = {axis for exchange in verdict.exchanges for axis in exchange.axes}
@@ -117,8 +117,8 @@ def test_a_step_on_a_mesh_is_the_step_on_one_device(name, mesh):
 def test_key_heads_that_do_not_divide_are_whole_on_every_device(kv_heads, mesh):
     cfg = small("llama_tiny")
     model = dataclasses.replace(cfg.model, num_kv_heads=kv_heads, bias_at=("query", "key", "value"))
-    verdict = verify_mesh.verify(
-        verify_mesh.reference(dataclasses.replace(cfg, model=model)), MeshConfig(**mesh)
+    verdict = meshes.verify(
+        meshes.reference(dataclasses.replace(cfg, model=model)), MeshConfig(**mesh)
     )
     assert verdict.equal, verdict.gradients[:3]
     assert not verdict.strange
@@ -132,7 +132,7 @@ def test_key_heads_that_do_not_divide_are_whole_on_every_device(kv_heads, mesh):
     "mesh", ["expert_all_to_all", "expert_context_all_to_all", "context_tensor"]
 )
 def test_latent_attention_and_experts_in_groups_on_a_mesh_are_those_on_one_device(mesh):
-    verdict = verify_mesh.verify(deepseek(), MeshConfig(**MESHES[mesh]))
+    verdict = meshes.verify(deepseek(), MeshConfig(**MESHES[mesh]))
     assert verdict.equal, verdict.gradients[:3]
     assert not verdict.strange
 
@@ -145,14 +145,14 @@ def deepseek():
     model = deepseek_v3.config(
         "tiny", vocab_size=cfg.model.vocab_size, feed_forward=experts, **sizes
     )
-    return verify_mesh.reference(dataclasses.replace(cfg, model=model))
+    return meshes.reference(dataclasses.replace(cfg, model=model))
 
 
 @pytest.mark.nightly
 def test_a_model_and_its_auxiliary_model_on_a_mesh_are_those_on_one_device():
     """Their exchanges are not checked: drawing tokens gathers the probabilities of a chunk over
     `tensor`."""
-    verdict = verify_mesh.verify(reference("electra_tiny"), MeshConfig(**MESHES[EVERYTHING]))
+    verdict = meshes.verify(reference("electra_tiny"), MeshConfig(**MESHES[EVERYTHING]))
     assert verdict.equal, verdict.gradients[:3]
     assert any(gradient.path.startswith("generator/") for gradient in verdict.gradients)
 
@@ -161,22 +161,22 @@ def test_a_model_and_its_auxiliary_model_on_a_mesh_are_those_on_one_device():
 def test_a_model_with_an_adapter_is_compared_by_what_is_trained():
     cfg = small("gpt2_tiny")
     model = dataclasses.replace(cfg.model, adapter=LoraConfig(rank=2))
-    wanted = verify_mesh.reference(dataclasses.replace(cfg, model=model))
-    verdict = verify_mesh.verify(wanted, MeshConfig(**MESHES["data"]))
+    wanted = meshes.reference(dataclasses.replace(cfg, model=model))
+    verdict = meshes.verify(wanted, MeshConfig(**MESHES["data"]))
     assert verdict.equal and all("/lora_" in one.path for one in verdict.gradients)
 
 
 def test_a_mesh_that_computes_something_else_is_found(monkeypatch):
     real = gather._gather
     monkeypatch.setattr(gather, "_gather", lambda *args: jnp.roll(real(*args), 1, axis=1))
-    verdict = verify_mesh.verify(reference("llama_tiny"), MeshConfig(**MESHES["context"]))
+    verdict = meshes.verify(reference("llama_tiny"), MeshConfig(**MESHES["context"]))
     assert not verdict.equal and verdict.gradients[0].difference > 0.01
 
 
 def test_one_wrong_gradient_is_enough():
-    right = verify_mesh.Gradient("a/kernel", (2, 2), PartitionSpec(), 1.0, 1e-7)
+    right = meshes.Gradient("a/kernel", (2, 2), PartitionSpec(), 1.0, 1e-7)
     wrong = right._replace(path="b/kernel", difference=1e-2)
-    verdict = verify_mesh.Verdict((1.0, 1.0), [wrong, right], [], [], [])
+    verdict = meshes.Verdict((1.0, 1.0), [wrong, right], [], [], [])
     assert not verdict.equal
     assert verdict._replace(gradients=[right]).equal
     assert not verdict._replace(gradients=[right], losses=(1.0, 1.1)).equal
@@ -186,7 +186,7 @@ def test_one_wrong_gradient_is_enough():
 def test_activations_that_are_gathered_are_named(monkeypatch):
     monkeypatch.setitem(activations.ACTIVATIONS, "mlp", ("data", "fsdp"))
     monkeypatch.setitem(activations.ACTIVATIONS, "batch", None)
-    verdict = verify_mesh.verify(reference("llama_tiny"), MeshConfig(**MESHES["data"]))
+    verdict = meshes.verify(reference("llama_tiny"), MeshConfig(**MESHES["data"]))
     assert verdict.equal and any("over data" in what for what in verdict.strange)
 
 
@@ -205,7 +205,7 @@ SMALLEST = [
 @pytest.fixture
 def command(monkeypatch):
     def run(*flags):
-        argv = ["verify-mesh", "--config=configs/gpt2_tiny.py", *SMALLEST, *flags]
+        argv = ["verify", "--checks=mesh", "--config=configs/gpt2_tiny.py", *SMALLEST, *flags]
         # where ml_collections looks for --config.FIELD
         monkeypatch.setattr("sys.argv", ["flaxformer_lite", *argv])
         for name in ("XLA_FLAGS", "JAX_PLATFORMS"):
@@ -224,7 +224,7 @@ def test_the_command_prints_a_table_and_what_is_exchanged(command, capsys):
         "mesh        data 8, by pmap" in said
         and "token_embed/embedding" in said
         and "without model.matmul=int8" in said
-        and "equal to rounding" in said
+        and "1 properties hold, 0 faults" in said
     )
     assert [line.split()[:2] for line in said.splitlines() if line.startswith("all-reduce")] == [
         ["all-reduce", "data"]
