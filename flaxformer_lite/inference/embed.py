@@ -224,8 +224,9 @@ def _splade(
 
 
 def _encoded(model: nn.Module, params: Params, ids_BT: jax.Array, mask_BT: jax.Array) -> jax.Array:
-    tuned: Any = model.tuned()
-    x_BTD: Any = tuned.apply({"params": params}, ids_BT, attention_mask=mask_BT, method="encode")
+    x_BTD: Any = model.tuned().apply(
+        {"params": params}, ids_BT, attention_mask=mask_BT, method="encode"
+    )
     return x_BTD
 
 
