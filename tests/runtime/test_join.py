@@ -88,7 +88,7 @@ time.sleep(3600)
 """
 
 
-@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.parametrize("killed", [0, pytest.param(1, marks=pytest.mark.nightly)])
 def test_the_loss_of_a_process_ends_the_other_at_once_with_one_error_as_its_last_line(killed):
     coordinator = f"127.0.0.1:{launched.free_port()}"
     lines = []

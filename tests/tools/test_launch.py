@@ -185,7 +185,7 @@ case "$*" in
 esac"""
 
 
-@pytest.mark.parametrize("code", [0, 1])
+@pytest.mark.parametrize("code", [pytest.param(0, marks=pytest.mark.nightly), 1])
 def test_a_lost_connection_is_made_again_and_follows_the_same_run(run, tmp_path, code):
     """ssh ends with 255 while the run goes on; the next connection hands on its exit code."""
     lost = 'HOME=$PWD/worker timeout 0.3 bash -c "$command"; exit 255'

@@ -141,7 +141,7 @@ class InLayer(nn.Module):
 @pytest.mark.parametrize(
     ("form", "sizes"),
     [
-        ("nf4", {"data": 1}),
+        pytest.param("nf4", {"data": 1}, marks=pytest.mark.nightly),
         pytest.param("int8", {"data": 2, "expert": 2, "tensor": 2}, marks=pytest.mark.nightly),
         pytest.param("int4", {"data": 2, "fsdp": 2, "expert": 2}, marks=pytest.mark.nightly),
     ],
@@ -240,7 +240,7 @@ EXPERTS = {
 SCANNED = {"train.accumulate": 2, "model.scan": True}
 
 
-@pytest.mark.parametrize("over", ["layer", "stack"])
+@pytest.mark.parametrize("over", [pytest.param("layer", marks=pytest.mark.nightly), "stack"])
 def test_the_balance_of_experts_reaches_the_loss_of_a_step(over, tmp_path):
     """And their load its metrics, and the bias of their choice, against the sign of the load."""
     changes = {**EXPERTS, **SCANNED, "model.feed_forward.losses_over": over}
