@@ -69,7 +69,12 @@ def predicted_rows(data: Dataset, predictions: dict[str, np.ndarray]) -> list[Js
     """Returns the rows of the table, each with its predictions."""
     records = data.records
     decoded = data.task.decode(predictions, records)
-    return [{**row, **more} for row, more in zip(records.table.rows, decoded, strict=True)]
+    rows = records.table.rows
+    if rows:
+        replaced = [repr(name) for name in decoded[0] if name in rows[0]]
+        if replaced:
+            print_notice(f"columns of the table that predictions replace: {', '.join(replaced)}.")
+    return [{**row, **more} for row, more in zip(rows, decoded, strict=True)]
 
 
 def write_rows(path: Path, rows: list[Json], *, escape_formulas: bool = False) -> None:

@@ -60,6 +60,7 @@ def keep_compiled() -> None:
 
     Later processes of this user load them from `~/.cache/flaxformer_lite/compiled`, or from the
     folder `compiled` of the variable FLAXFORMER_LITE_CACHE. A folder that JAX was given stays.
+    Call it after `jax.distributed.initialize`, if you call that.
     Several processes on CPU keep nothing, since XLA:CPU loses the order of their messages
     (docs/clusters.md).
     """

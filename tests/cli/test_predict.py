@@ -214,3 +214,10 @@ def test_a_head_of_one_number_prints_it(tmp_path):
     rows = [{"text": row["query"], "text2": row["passage"]} for row in RERANK["rows"]]
     due = RERANK["scores"]["Identity"]
     np.testing.assert_allclose(numbers(predict(folder, rows, tmp_path)), due, atol=5e-6)
+
+
+def test_a_column_that_a_prediction_replaces_is_named(tmp_path, capsys):
+    folder = folder_of("reranker", tmp_path)
+    rows = [{"text": "one", "text2": "two", "prediction": 7.0}]
+    assert numbers(predict(folder, rows, tmp_path)) != [7.0]
+    assert "predictions replace: 'prediction'" in capsys.readouterr().err
