@@ -35,7 +35,11 @@ def config_of(published, architecture):
     published = published | {"architectures": [architecture]}
     family = family_of(published, Path())
     head = head_of(family, published, None)
-    published |= family.PUBLISHED.heads[head].fixed  # such as is_decoder of a causal encoder
+    heads = family.PUBLISHED.heads
+    of_heads = set().union(*(other.fixed for other in heads.values()))
+    # such as is_decoder of a causal encoder, which the stored config of another head may have
+    published = {name: value for name, value in published.items() if name not in of_heads}
+    published |= heads[head].fixed
     return read_config(family, published | LABELS if head in NAMED_HEADS else published, head)
 
 
