@@ -207,7 +207,8 @@ class PublishedAdapter:
                     f"{self.folder}: trainable_token_indices does not fit {quote_name(name)}; pass"
                     " the model that it was trained for."
                 )
-            whole = np.array(table.read())
+            # The rows are float32, where the base may have half precision.
+            whole = table.read().astype(np.float32)
             whole[numbers] = rows.read()
             changed[name] = Tensor(whole)
         return changed
