@@ -261,7 +261,10 @@ def test_a_run_takes_pooling_and_lower_case_from_the_weights_and_publishes_them(
     flaxformer_lite.run(cfg, tmp_path / "run")
     main(["convert", str(tmp_path / "run"), str(tmp_path / "published")])
     capsys.readouterr()
-    assert read_sentence_layers(tmp_path / "published") == SentenceLayers("first", 6, True, ())
+    published = read_sentence_layers(tmp_path / "published")
+    # those of the source, which are empty
+    assert published == SentenceLayers("first", 6, True, (), prompts=published.prompts)
+    assert dict(published.prompts) == dict(read_sentence_layers(source).prompts)
     found = [
         embed(open_model(str(path)), EXPECTED["texts"], load_sentence_layers(path))
         for path in (tmp_path / "run", tmp_path / "published")

@@ -162,7 +162,8 @@ def multiply_kernel(
       sharding: where the arrays live.
       prepare: elementwise; one CPU computes it again in the backward pass (`recompute_matmul`).
     """
-    if sharding.is_single_cpu:
+    # Another library's weight, such as qwix's, takes its place in dot_general alone.
+    if sharding.is_single_cpu and isinstance(kernel, jax.Array):
         return matmul_of_matrices(x, kernel, summed, prepare)
     if prepare is not None:
         x = prepare(x)
