@@ -12,10 +12,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.inference.own_model import OwnConfig, OwnModel
 from flaxformer_lite.models.skeletons.build_layers import init_cache
+from flaxformer_lite.nn.functions import quantized
 from flaxformer_lite.nn.functions.losses import DeferredLogits
 from flaxformer_lite.nn.modules.cache import (
     SHARED,
@@ -42,6 +44,40 @@ class PromptRows:
 
 def is_encoder_decoder(cfg: ModelConfig | OwnConfig) -> bool:
     return bool(cfg.encoder_layers and cfg.decoder_layers)
+
+
+def add_output_rows(model: Generator, params: Params) -> Params:
+    """Returns parameters that a CPU multiplies fast, if the model holds its matrices in int8.
+
+    They have each matrix of a layer a second time, with its outputs first, and the table of the
+    vocabulary in int8.
+
+    Gain: a token of SmolLM2 takes 20 CPU ms instead of 55, of eight rows 41 instead of 91; to turn
+    the matrices takes 90 (jax 0.10.2, an Intel Xeon with AMX).
+    """
+    if isinstance(model, OwnModel) or model.cfg.quantize != "int8" or model.cfg.scan:
+        return params
+    if not model.sharding.is_single_cpu:
+        return params
+    flat = flatten_dict(params, sep="/")
+    return unflatten_dict(flat | _output_rows(model, flat), sep="/")
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _output_rows(model, flat: dict[str, jax.Array]) -> dict[str, quantized.OutputRows]:
+    rows = {}
+    for path, codes in flat.items():
+        kernel, _, part = path.rpartition("/")
+        if part == "codes":
+            turned = quantized.make_output_rows(codes, flat[f"{kernel}/scale"])
+            if turned is not None:
+                rows[f"{kernel}/rows"] = turned
+    params = unflatten_dict(flat, sep="/")
+    x_11D = jnp.zeros((1, 1, model.cfg.d_model), model.cfg.dtype)
+    projection = model.apply({"params": params}, x_11D, method="project")
+    codes_VD, scale_V1 = quantized.to_codes(projection.kernel_VD, (1,), jnp.int8)
+    rows["lm_head/rows"] = quantized.OutputRows(codes_VD, scale_V1[:, 0])
+    return rows
 
 
 @functools.partial(jax.jit, static_argnames=("model", "slots", "goes_back"))
@@ -199,6 +235,9 @@ def _logits(projection: DeferredLogits) -> jax.Array:
 
     XLA:CPU would otherwise compute x W^T, which takes a third longer for a few rows x.
     """
+    if projection.rows is not None:
+        dots_BV = quantized.multiply_rows(projection.x[:, 0], projection.rows, bits=16)
+        return projection.from_dots(dots_BV[:, None])
     kernel_VD = projection.kernel_VD.astype(projection.x.dtype)
     dots_VB = jnp.einsum(
         "VD,BD->VB", kernel_VD, projection.x[:, 0], preferred_element_type=jnp.float32

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.inference import beam, sample, speculative, stop_strings
+from flaxformer_lite.inference import beam, engine, sample, speculative, stop_strings
 from flaxformer_lite.inference.engine import Caches, Generator, prefill, repeat_caches
 from flaxformer_lite.inference.own_model import OwnModel, wrap_module
 from flaxformer_lite.inference.prompts import Ids
@@ -115,10 +115,13 @@ def generate(
         continuation are longer than the model's position table, or the model has no language-model
         head.
     """
-    model = wrap_module(model, params)
+    model, params = _prepare_model(model, params)
     s = _settings(options, draft)
     task = prepare_task(model, input_ids, attention_mask, decoder_input_ids, tokenizer, s)
-    guesser = draft and Draft(model=wrap_module(*draft), params=draft[1])
+    guesser = None
+    if draft:
+        guess_model, guess_params = _prepare_model(*draft)
+        guesser = Draft(model=guess_model, params=guess_params)
     speculative.check(model, guesser, task)
     if task.settings.num_beams > 1:
         result = _search(model, params, task)
@@ -154,16 +157,25 @@ def stream(
     """
     if every < 1:
         raise ConfigError(f"stream: every={every}: must be at least 1 token.")
-    model = wrap_module(model, params)
+    model, params = _prepare_model(model, params)
     s = _settings(options, draft)
     task = prepare_task(model, input_ids, attention_mask, decoder_input_ids, tokenizer, s)
     if task.settings.num_beams > 1:
         raise ConfigError(
             "stream: beam search may change tokens already written; use generate, or num_beams=1."
         )
-    guesser = draft and Draft(model=wrap_module(*draft), params=draft[1])
+    guesser = None
+    if draft:
+        guess_model, guess_params = _prepare_model(*draft)
+        guesser = Draft(model=guess_model, params=guess_params)
     speculative.check(model, guesser, task)
     return _new_columns(model, params, task, guesser, every)
+
+
+def _prepare_model(model: nn.Module, params: Params) -> tuple[Generator, Params]:
+    """Returns what the compiled functions take, the parameters in the form that is fast here."""
+    wrapped = wrap_module(model, params)
+    return wrapped, engine.add_output_rows(wrapped, params)
 
 
 def _settings(options: Any, draft: tuple[nn.Module, Params] | None) -> Settings:

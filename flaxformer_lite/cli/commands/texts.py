@@ -56,7 +56,7 @@ def generate(parser: argparse.ArgumentParser) -> None:
     add(
         "--matmul",
         choices=("int8",),
-        help="with --quantize int8, multiply integers, which is faster (default: floats)",
+        help="with --quantize int8, round inputs to 8 bits, too (default: floats)",
     )
     add("--cache", choices=CACHES[1:], help="keep keys and values in 8 bits (default: as floats)")
     add(

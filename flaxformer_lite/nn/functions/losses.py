@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flaxformer_lite.nn.functions.quantized import OutputRows
 from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
 from flaxformer_lite.nn.functions.tuning import (
     add_outer_products,
@@ -32,6 +33,7 @@ class DeferredLogits:
     x: jax.Array  # features [..., D], in the dtype of the matmul (a CPU computes it in float32)
     kernel_VD: jax.Array  # the vocabulary's vectors; tied embeddings are passed as they are
     bias_V: jax.Array | None = None
+    rows: OutputRows | None = None  # the kernel in int8, to generate
     scale: float = field(default=1.0, metadata={"static": True})  # T5's D ** -0.5
     softcap: float = field(default=0.0, metadata={"static": True})
     sharding: ActivationSharding = field(default=UNSHARDED, metadata={"static": True})

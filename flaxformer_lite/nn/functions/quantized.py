@@ -17,6 +17,8 @@ from flaxformer_lite.config import ConfigError
 GROUP = 32  # numbers of a matrix in 4 bits that share a scale
 INT8 = 127  # the largest code, so that codes are symmetric
 INT4 = 7
+INT16 = 257 * INT8  # the largest number of two such codes, the higher of which counts 256
+FEW_ROWS = 64  # fewer are multiplied from the right
 # The 16 codes of nf4: quantiles of a normal distribution, scaled to [-1, 1] (Dettmers et al. 2023,
 # "QLoRA", appendix E).
 NF4 = np.array(
@@ -290,6 +292,66 @@ def dequantize(codes: jax.Array, scale: jax.Array, scheme: str) -> jax.Array:
         values = jnp.asarray(NF4)[numbers]
     groups = _split(values, axis, group_size(shape[axis]))
     return (groups * jnp.expand_dims(scale, axis + 1)).reshape(shape)
+
+
+class OutputRows(NamedTuple):
+    """A matrix in int8 with its outputs first, for `multiply_rows`."""
+
+    codes_OI: jax.Array
+    scale_O: jax.Array  # float32
+
+
+def make_output_rows(codes: jax.Array, scale: jax.Array) -> OutputRows | None:
+    """Turns around a matrix that `quantize` holds in int8; None for a stack of matrices."""
+    summed = 0
+    while summed < scale.ndim and scale.shape[summed] == 1:
+        summed += 1
+    if summed == 0:
+        return None
+    return OutputRows(codes.reshape(math.prod(codes.shape[:summed]), -1).T, scale.reshape(-1))
+
+
+def multiply_rows(x_RI: jax.Array, rows: OutputRows, bits: int) -> jax.Array:
+    """Computes `x @ matrix` [R, O] in float32 by products of integers, without a gradient.
+
+    Args:
+      x_RI: inputs of any float dtype, rounded with one scale for each row.
+      rows: the matrix.
+      bits: 8 rounds inputs to a code; 16 to two codes, within 2e-5 of the largest of their row.
+    """
+    if bits == 8:
+        codes_RI, scale_R1 = to_codes(x_RI, (1,), jnp.int8)
+        dots_RO = _dots_of_rows(codes_RI, rows.codes_OI)
+    else:
+        top_R1 = jnp.max(jnp.abs(x_RI), axis=1, keepdims=True).astype(jnp.float32)
+        scale_R1 = jnp.where(top_R1 == 0, 1.0, top_R1 / INT16)
+        numbers_RI = jnp.round(x_RI.astype(jnp.float32) / scale_R1)
+        high_RI = jnp.round(numbers_RI / 256)
+        low_RI = jnp.minimum(numbers_RI - 256 * high_RI, INT8)
+        codes = jnp.concatenate([high_RI, low_RI]).astype(jnp.int8)
+        high_RO, low_RO = jnp.split(_dots_of_rows(codes, rows.codes_OI), 2)
+        dots_RO = 256 * high_RO + low_RO
+    return dots_RO * scale_R1 * rows.scale_O[None]
+
+
+def _dots_of_rows(x_RI: jax.Array, codes_OI: jax.Array) -> jax.Array:
+    """Computes `x @ codes.T` of int8, exactly, and returns it in float32.
+
+    XLA:CPU copies a matrix on the right in another order for each product. With few rows x, that
+    takes longer than the product itself, so that they stand on the right. The barrier keeps the
+    compiler from turning the product around again.
+
+    Gain: 1.8 instead of 2.7 CPU ms for two rows and a table of 49,152 by 576 (jax 0.10.2, an Intel
+    Xeon with AMX). For 512 rows the other order takes a quarter of the time.
+    """
+    axes = ((1,), (1,)), ((), ())
+    if len(x_RI) > FEW_ROWS:
+        dots_RO = jax.lax.dot_general(x_RI, codes_OI, axes, preferred_element_type=jnp.int32)
+        return dots_RO.astype(jnp.float32)
+    count = len(x_RI)
+    x_RI = _two_rows(x_RI, 1)
+    dots_OR = jax.lax.dot_general(codes_OI, x_RI, axes, preferred_element_type=jnp.int32)
+    return jax.lax.optimization_barrier(dots_OR).T[:count].astype(jnp.float32)
 
 
 def group_size(size: int) -> int:

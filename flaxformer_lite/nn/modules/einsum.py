@@ -163,10 +163,16 @@ class Einsum(nn.Module):
         """Returns a quantized weight, dequantized, and its product with x."""
         scheme = self.execution.quantize
         summed = self._num_summed
-        parts = QuantizedKernel(self._shape, summed, scheme, self._initializer(), name="kernel")()
+        held = QuantizedKernel(self._shape, summed, scheme, self._initializer(), name="kernel")
+        parts = held()
         kernel = quantized.dequantize(*parts, scheme).astype(x.dtype)
         rounds = self.execution.matmul == "int8"
-        return kernel, quantized.quantized_matmul(x, *parts, summed, scheme, rounds)
+        rows = held.get_variable("params", "rows")
+        if rows is None:
+            return kernel, quantized.quantized_matmul(x, *parts, summed, scheme, rounds)
+        leading = x.shape[: x.ndim - summed]
+        y = quantized.multiply_rows(x.reshape(math.prod(leading), -1), rows, 8 if rounds else 16)
+        return kernel, y.astype(x.dtype).reshape(*leading, *self._shape[summed:])
 
     @nn.nowrap
     def _noise(self, x: jax.Array) -> jax.Array | None:

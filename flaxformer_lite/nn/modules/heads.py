@@ -73,7 +73,13 @@ class VocabHead(nn.Module):
                 )
             x, kernel_VE = adapter.beside_table(self, x, kernel_VE)
         return DeferredLogits(
-            x, kernel_VE, bias_V, scale=cfg.scale, softcap=cfg.softcap, sharding=sharding
+            x,
+            kernel_VE,
+            bias_V,
+            self.get_variable("params", "rows"),
+            scale=cfg.scale,
+            softcap=cfg.softcap,
+            sharding=sharding,
         )
 
 

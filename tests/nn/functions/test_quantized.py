@@ -5,10 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import qwix
+from flax.traverse_util import flatten_dict
 
 from flaxformer_lite import build_model, generate, init_cache
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.inference import engine
+from flaxformer_lite.nn.adapters.merge import dequantize_params
 from flaxformer_lite.nn.functions import quantized
+from flaxformer_lite.pretrained.place_params import place_params
+from flaxformer_lite.pretrained.quantized_params import with_scheme
 from tests.models import tiny
 
 KERNELS = {"query": ((32, 4, 16), 1), "out": ((4, 16, 32), 2)}
@@ -103,6 +108,51 @@ def test_a_held_matrix_multiplies_codes(rows, shape, ins):
     _, due_pull = jax.vjp(lambda x: jnp.tensordot(x, restored, ins), x)
     np.testing.assert_allclose(pull(got)[0], due_pull(got)[0], rtol=1e-4, atol=1e-4)
     assert relative(got, jnp.tensordot(x, restored, ins)) < 0.02
+
+
+@pytest.mark.parametrize("count", [1, 5, quantized.FEW_ROWS + 1])
+@pytest.mark.parametrize(("shape", "ins"), KERNELS.values(), ids=KERNELS)
+def test_rows_of_a_matrix_multiply_as_the_matrix(count, shape, ins):
+    """In 8 bits as its codes do; in 16 nearly as the restored matrix."""
+    keys = jax.random.split(jax.random.key(0), 2)
+    codes, scale = quantized.quantize(jax.random.normal(keys[0], shape), ins, "int8")
+    rows = quantized.make_output_rows(codes, scale)
+    x = jax.random.normal(keys[1], (count, *shape[:ins])).at[0].multiply(1e4)
+    x_RI = x.reshape(count, -1)
+    due = quantized.quantized_matmul(x, codes, scale, ins, "int8", True).reshape(count, -1)
+    np.testing.assert_allclose(quantized.multiply_rows(x_RI, rows, 8), due, rtol=1e-5)
+    exact = jnp.tensordot(x, quantized.dequantize(codes, scale, "int8"), ins).reshape(count, -1)
+    near = quantized.multiply_rows(x_RI, rows, 16)
+    top = jnp.abs(exact).max(axis=1, keepdims=True)
+    np.testing.assert_allclose(near / top, exact / top, rtol=0, atol=1e-4)
+    assert not quantized.multiply_rows(jnp.zeros_like(x_RI), rows, 16).any()
+    stack = jnp.ones((2, *shape))
+    assert quantized.make_output_rows(*quantized.quantize_stack(stack, ins, "int8", 1)) is None
+
+
+def test_a_model_in_int8_decodes_by_the_rows_of_its_matrices():
+    """As with floats for what the codes of layers and of the vocabulary stand for."""
+    plain, floats = tiny.built(tiny.small("llama", tie_embeddings=False))
+    model, stored = with_scheme(plain, floats, "int8")
+    model = model.tuned()
+    params = place_params(model.cfg, stored)
+    held = engine.add_output_rows(model, params)
+    paths = set(flatten_dict(held, sep="/"))
+    matrices = {path.removesuffix("/codes") for path in paths if path.endswith("/codes")}
+    assert paths - set(flatten_dict(params, sep="/")) == {
+        f"{path}/rows" for path in (*matrices, "lm_head")
+    }
+    plain, restored = dequantize_params(model, params)
+    table = flatten_dict(held, sep="/")["lm_head/rows"]
+    restored["lm_head"] = {"kernel": table.codes_OI.astype(jnp.float32) * table.scale_O[:, None]}
+    ids = jnp.asarray(tiny.ids())
+    rows = engine.PromptRows(np.zeros(len(ids), np.int32))
+    got, _ = engine.prefill(model, held, ids, rows, None, slots=16)
+    due, _ = engine.prefill(plain, restored, ids, rows, None, slots=16)
+    np.testing.assert_allclose(got, due, rtol=0, atol=1e-4 * float(jnp.abs(due).max()))
+    assert relative(engine.prefill(model, params, ids, rows, None, slots=16)[0], due) > 1e-4
+    assert engine.add_output_rows(plain, restored) is restored
+    assert generate(model, params, ids[:1, :4], max_new_tokens=4).shape == (1, 8)
 
 
 def test_nf4_is_that_of_qwix():
