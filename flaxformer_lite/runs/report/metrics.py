@@ -1,4 +1,4 @@
-"""The history of a run: metrics.jsonl and samples.jsonl."""
+"""The history of a run: metrics.jsonl, samples.jsonl and collected.jsonl."""
 
 import collections
 import json
@@ -14,6 +14,7 @@ LARGEST = 1 << 30  # most bytes of metrics.jsonl
 NAMED = 5  # most damaged lines in a notice
 Record = Json  # a line of metrics.jsonl
 BREAKDOWN = "breakdown.json"  # tables of the last evaluation
+COLLECTED = "collected.jsonl"  # what `Objective.collect` recorded of each step
 SECONDS = "seconds_"  # prefix of the time that each part took since the last record
 # Recorded at the end of an interval; all other metrics are its mean.
 LATEST = ("learning_rate", "param_norm")
@@ -21,6 +22,8 @@ LATEST = ("learning_rate", "param_norm")
 
 class Recorder:
     """The run's history: one JSON object per line in metrics.jsonl; texts in samples.jsonl.
+
+    What an objective records of the batches that it completes is in collected.jsonl.
 
     Args:
       last_step: records of later steps, left by a killed run, are dropped; -1 drops all.
@@ -34,6 +37,7 @@ class Recorder:
       samples: texts of the model at evaluations, as {"step": 20, "texts": [[title, text], ...]}.
       notices: a notice about lines of the file that could not be read.
       dropped: records of steps that a killed run took after its last checkpoint.
+      dropped_collected: those of their batches, by step.
       listeners: functions that are called with each record that `add` adds.
     """
 
@@ -43,10 +47,12 @@ class Recorder:
         self._path = workdir / "metrics.jsonl"
         self._texts = workdir / "samples.jsonl"
         self._tables = workdir / BREAKDOWN
+        self._collected = workdir / COLLECTED
         self.breakdown: Record = {}
         self.history: list[Record] = []
         self.samples: list[Record] = []
         self.dropped: list[Record] = []
+        self.dropped_collected: dict[int, Record] = {}
         self.notices: list[str] = []
         self.listeners: list[Callable[[Record], None]] = []
         if not writes:
@@ -66,6 +72,13 @@ class Recorder:
         self.samples = [sample for sample in samples if sample["step"] <= last_step]
         if self._texts.exists():
             _rewrite(self._texts, self.samples)
+        if self._collected.exists():
+            collected = read_collected(workdir)
+            kept = [record for step, record in collected.items() if step <= last_step]
+            _rewrite(self._collected, kept)
+            for record in kept:
+                del collected[record["step"]]
+            self.dropped_collected = collected
         tables, _ = _read(self._tables, _is_breakdown)
         for table in tables:
             if table["step"] <= last_step:
@@ -86,6 +99,10 @@ class Recorder:
         """Records texts of an evaluation, each with a title."""
         self.samples.append({"step": step, "texts": texts})
         self._append(self._texts, self.samples[-1])
+
+    def add_collected(self, record: Record) -> None:
+        """Records a batch that an objective has completed."""
+        self._append(self._collected, record)
 
     def write_breakdown(self, step: int, tables: Sequence[Breakdown]) -> None:
         """Replaces the tables of the evaluation before."""
@@ -129,6 +146,12 @@ def read(path: Path) -> list[Record]:
     return _read(path, _is_record)[0]
 
 
+def read_collected(folder: Path) -> dict[int, Record]:
+    """Reads the records of completed batches by step."""
+    records, _ = _read(folder / COLLECTED, _is_collected)
+    return {record["step"]: record for record in records}
+
+
 def _line(record: Record) -> str:
     return json.dumps(record) + "\n"
 
@@ -169,6 +192,10 @@ def _is_breakdown(record: Record) -> bool:
 
 def _is_sample(record: Record) -> bool:
     return _are_rows(record.get("texts"), str, str)
+
+
+def _is_collected(record: Record) -> bool:
+    return is_kind(record.get("rewards"), dict)
 
 
 def _are_rows(rows: object, *kinds: type) -> bool:
