@@ -6,7 +6,9 @@ import math
 import random
 import shutil
 import time
+from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.models import llama
 from flaxformer_lite.objectives.policy_gradient import compute_advantages, compute_token_losses
 from flaxformer_lite.objectives.rewards.call import call_reward
-from flaxformer_lite.objectives.tables.grpo import Grpo
+from flaxformer_lite.objectives.tables.grpo import Grpo, Policy
 from flaxformer_lite.runs import replay
 from flaxformer_lite.runs.errors import RunError
 from flaxformer_lite.runs.report import metrics
@@ -77,6 +79,63 @@ def test_the_loss_of_tokens_is_that_of_the_papers(ratio):
                 clipped * advantages[i] < ratios[t] * advantages[i]
             )
     assert np.isfinite(found.loss).all()
+
+
+REFERENCE = json.loads((Path(__file__).parent / "grpo.json").read_text())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Given(Grpo):
+    """With log-probabilities for outputs."""
+
+    def _log_probs(self, projection, labels_NT, chunks):
+        return projection
+
+
+@pytest.mark.parametrize("name", REFERENCE)
+def test_losses_and_gradients_are_those_of_trl(name):
+    case = REFERENCE[name]
+    arrays = {key: np.asarray(case[key], np.float32) for key in case if key != "options"}
+    group = 4
+    length = arrays["new"].shape[1]
+    task = Given(group=group, answer_length=length, **case["options"])
+    answers = arrays["mask"].astype(np.int32).reshape(-1, group, length)
+    inputs = {
+        "labels": answers,
+        "answers": answers,
+        "log_probs": arrays["old"].reshape(answers.shape),
+        "rewards": arrays["rewards"].reshape(-1, group),
+        "update": np.full(len(answers), int(name != "first update"), np.int32),
+    }
+    targets = {"weights": jnp.asarray(task._weights(answers))}
+    reference = arrays["reference"] if task.kl else None
+
+    @jax.jit
+    def loss(new):
+        out = Policy(new, reference, {key: jnp.asarray(x) for key, x in inputs.items()})
+        return task.loss(out, targets, chunks=1).mean()
+
+    value, gradient = jax.value_and_grad(loss)(arrays["new"])
+    np.testing.assert_allclose(value, arrays["loss"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(gradient, arrays["gradient"], rtol=1e-5, atol=1e-6)
+    assert np.any(gradient)
+
+
+def test_the_ratio_of_the_first_update_is_one_whatever_was_computed_before():
+    """Two programs' log-probabilities of the same weights may differ in the last bit."""
+    case = REFERENCE["grpo"]
+    new, old, mask = (np.asarray(case[key], np.float32) for key in ("new", "old", "mask"))
+    task = Given(group=4, answer_length=new.shape[1])
+    answers = mask.astype(np.int32).reshape(-1, 4, new.shape[1])
+    inputs = {"labels": answers, "answers": answers, "log_probs": old.reshape(answers.shape)}
+    inputs |= {"rewards": np.asarray(case["rewards"], np.float32).reshape(-1, 4)}
+    inputs |= {"update": np.zeros(len(answers), np.int32)}
+    inputs = {key: jnp.asarray(x) for key, x in inputs.items()}
+    out = Policy(jnp.asarray(new), None, inputs)
+    sums = task.loss(out, {"weights": jnp.ones((len(answers), 4))}, chunks=1)
+    advantages = compute_advantages(inputs["rewards"], normalize="std").reshape(-1)
+    np.testing.assert_allclose(sums.loss["weights"], -advantages.sum(), atol=1e-6)
+    assert float(sums.metrics["clipped"][0]) == 0 and float(sums.metrics["drift"][0]) > 0
 
 
 def test_all_updates_of_a_step_have_one_rate():
