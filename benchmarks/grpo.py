@@ -2,8 +2,8 @@
 
     python -m benchmarks.grpo --seeds 0 1 2
 
-The model repeats three letters in reverse. A few supervised steps teach it the form of an answer;
-rewards for the right one teach it the rest. Prints the share of right answers to held-out prompts,
+The right answer is the three letters of a prompt in reverse. Supervised steps teach the model to
+write them in any order, so that one answer of six is right; rewards teach it the order. Prints the share of right answers to held-out prompts,
 which the model writes greedily, before and after, and how long both took.
 """
 
@@ -41,14 +41,20 @@ MODEL = llama.config(
 )
 
 
-def write_rows(folder: Path) -> tuple[str, str]:
-    """Writes all prompts, of which HELD_OUT are held out."""
+def write_rows(folder: Path, is_right: bool) -> tuple[str, str]:
+    """Writes all prompts, of which HELD_OUT are held out, with the right answer or any."""
+    rng = np.random.default_rng(0)
     words = ["".join(letters) for letters in itertools.product(LETTERS, repeat=3)]
     words = [words[i] for i in np.random.default_rng(0).permutation(len(words))]
     paths = []
     for name, part in (("eval", words[:HELD_OUT]), ("train", words[HELD_OUT:])):
         path = folder / f"{name}.jsonl"
-        rows = [json.dumps({"prompt": word, "answer": word[::-1]}) for word in part]
+        rows = []
+        for word in part:
+            answer = word[::-1]
+            if not is_right:
+                answer = "".join(rng.permutation(list(word)))
+            rows.append(json.dumps({"prompt": word, "answer": answer}))
         path.write_text("\n".join(rows) + "\n")
         paths.append(str(path))
     return paths[1], paths[0]
@@ -56,7 +62,7 @@ def write_rows(folder: Path) -> tuple[str, str]:
 
 def train(folder: Path, objective, rate: float, seed: int, init_from: str = "", **options) -> Path:
     """Trains, and returns the workdir."""
-    train_path, eval_path = write_rows(folder)
+    train_path, eval_path = write_rows(folder, isinstance(objective, Grpo))
     cfg = ExperimentConfig(
         seed=seed,
         model=MODEL,
@@ -118,9 +124,9 @@ def run_seed(seed: int, supervised: int, steps: int, rate: float) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--supervised", type=int, default=60)
-    parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--rate", type=float, default=1e-3)
+    parser.add_argument("--supervised", type=int, default=150)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--rate", type=float, default=3e-4)
     args = parser.parse_args()
     results = [run_seed(s, args.supervised, args.steps, args.rate) for s in args.seeds]
     for result in results:
