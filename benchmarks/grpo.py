@@ -3,8 +3,9 @@
     python -m benchmarks.grpo --seeds 0 1 2
 
 The right answer is the three letters of a prompt in reverse. Supervised steps teach the model to
-write them in any order, so that one answer of six is right; rewards teach it the order. Prints the share of right answers to held-out prompts,
-which the model writes greedily, before and after, and how long both took.
+write them in any order, so that one answer of six is right; rewards teach it the order. Prints the
+share of right answers to held-out prompts, which the model writes greedily, before and after, and
+how long both took.
 """
 
 import argparse
