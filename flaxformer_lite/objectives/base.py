@@ -130,12 +130,14 @@ class Collected(NamedTuple):
       metrics: numbers for the record of the step.
       record: what the workdir keeps of the step, as JSON; with the key "rewards", which must be the
         same if the step is run again.
+      details: what is added to the record where `replay` shows the step, too large to be kept.
     """
 
     inputs: dict[str, np.ndarray]
     targets: dict[str, np.ndarray]
     metrics: dict[str, float]
     record: Json
+    details: Json
 
 
 class Metric(NamedTuple):
@@ -463,7 +465,12 @@ class Objective(Record, abc.ABC):
         return
 
     def show_collected(self, record: Json, row: int) -> list[str]:
-        """Returns lines that show a row of the `record` of a completed batch."""
+        """Returns lines that show a row of the `record` of a completed batch.
+
+        Args:
+          record: with `details` if the step has been run again; {} if it has not been taken.
+          row: the number of the row in the batch.
+        """
         return []
 
     def show_written(

@@ -29,7 +29,7 @@ class Completed(NamedTuple):
     Attributes:
       step: the number of its step, from 1.
       metrics: numbers that completing it gave.
-      record: what the workdir keeps of it; {} if it needed no completing.
+      record: what the objective tells of it; {} if it needed no completing.
     """
 
     step: int
@@ -92,7 +92,7 @@ class Stepper:
         self._compare(record)
         self._keep(record)
         whole = _place(run, {"inputs": collected.inputs, "targets": collected.targets})
-        return Completed(step, whole, collected.metrics, record)
+        return Completed(step, whole, collected.metrics, record | collected.details)
 
     def update(self, state: TrainState, completed: Completed) -> tuple[TrainState, Values]:
         """Makes the updates of a step; donates the state.

@@ -369,6 +369,7 @@ def test_a_step_is_shown_again(finished, capsys):
     shown = capsys.readouterr().out
     lines = [line.strip() for line in shown.splitlines() if "advantage" in line]
     assert len(lines) == 16 and all(line in again.out for line in lines)
+    assert again.out.count("of its tokens") == 16 and "of its tokens" not in shown
 
 
 NOW = []

@@ -7,7 +7,7 @@ are better than their group (objectives/policy_gradient.py has the equations and
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, TypeVar
 
 import flax.linen as nn
 import jax
@@ -59,6 +59,7 @@ from flaxformer_lite.objectives.tables.task import Column, Row
 from flaxformer_lite.objectives.tables.writing import METRICS
 from flaxformer_lite.types import Arrays, Batch, Predictions
 
+AnyArray = TypeVar("AnyArray", jax.Array, np.ndarray)
 # The largest difference of log-probabilities, in float32, between a token as it was drawn, with
 # caches, and the same token read in its whole row.
 CLOSE = 1e-3
@@ -310,17 +311,21 @@ class Grpo(ChatTask):
         shape = is_cut.shape
         record = {
             "rows": records.row_of[examples].tolist(),
-            "prompts": [self.prompt_and_reference(records, int(i))[0] for i in examples],
             "written": np.asarray(written, object).reshape(shape).tolist(),
             "cut": is_cut.tolist(),
             "tokens": counts_N.reshape(shape).tolist(),
             "rewards": {n: values.reshape(shape).tolist() for n, values in by_name.items()},
             "advantages": np.asarray(advantages).tolist(),
             "gaps": ratio_BGT.max(axis=2).tolist(),
-            "gap_tokens": _answer_positions(ratio_BGT.argmax(axis=2), rows.answers).tolist(),
         }
+        of_tokens = []
+        for gaps_T, is_answer_T in zip(_rows_of(gap_BGT), _rows_of(is_answer_BGT), strict=True):
+            of_tokens.append(np.expm1(gaps_T[is_answer_T]).tolist())
+        details = {"token_gaps": of_tokens}
         plain = {name: float(value) for name, value in metrics.items()}
-        return Collected(inputs, {"weights": self._weights(inputs["answers"])}, plain, record)
+        return Collected(
+            inputs, {"weights": self._weights(inputs["answers"])}, plain, record, details
+        )
 
     def _rewards(
         self,
@@ -527,16 +532,15 @@ class Grpo(ChatTask):
             if record["cut"][row][i]:
                 end = " (cut)"
             lines.append(
-                f"{', '.join(of_rewards)}; advantage {record['advantages'][row][i]:.4g}; ratio"
-                f" within {gap:.1e}, worst at token {record['gap_tokens'][row][i]}: {text}{end}"
+                f"{', '.join(of_rewards)}; advantage {record['advantages'][row][i]:.4g}; worst"
+                f" ratio to the sampler {gap:.0e}: {text}{end}"
             )
+            if "token_gaps" in record:
+                gaps = record["token_gaps"][row * self.group + i]
+                lines.append(f"    of its tokens {' '.join(format(gap, '.0e') for gap in gaps)}")
         return lines
 
 
-def _rows_of(x_BGT: jax.Array) -> jax.Array:
+def _rows_of(x_BGT: AnyArray) -> AnyArray:
+    """Reshapes [B, G, T] to [B G, T]."""
     return x_BGT.reshape(-1, x_BGT.shape[-1])
-
-
-def _answer_positions(columns_BG: np.ndarray, answers_BGT: np.ndarray) -> np.ndarray:
-    """Returns the number of a token in its answer, from 1, by its column."""
-    return columns_BG - answers_BGT.argmax(axis=2) + 1
