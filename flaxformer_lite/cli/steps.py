@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> None:
     if args.at is not None:
         places = history.places(args.at)
         texts = history.texts(args.at)
-        record = metrics.read_collected(folder).get(args.at, {})
+        record = metrics.read_collected(folder, (args.at,)).get(args.at, {})
         print(f"step {args.at} of {history.cfg.train.steps}: {len(texts)} rows")
         for number, text in enumerate(texts):
             print(f"row {number}  {join_places(places[number], full=args.full)}")

@@ -222,7 +222,7 @@ class Objective(Record, abc.ABC):
 
     @property
     def updates_per_step(self) -> int:
-        """The number of updates that a step makes of its batch."""
+        """The number of updates that a step makes of its batch; 1 unless the class `collects`."""
         return 1
 
     @property

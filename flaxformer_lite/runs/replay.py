@@ -88,7 +88,7 @@ def before_step(folder: Path, step: int, *, allow_plugins: Allowed = False) -> R
         state = experiment.create_state()
     experiment = reference.attach(experiment, state, start, folder, writes=False)
     values: dict[int, Values] = {}
-    kept = metrics.read_collected(folder)
+    kept = metrics.read_collected(folder, range(start + 1, step + 1))
     stepper = Stepper(experiment, kept=lambda number: kept.get(number, {}), note=notices.append)
     with contextlib.closing(experiment.train_batches(start)) as batches:
         for number in range(start + 1, step):

@@ -312,6 +312,7 @@ def likes_letters(records):
     return scores
 
 
+STEPS = range(100)
 LIKES = f"{__name__}:likes_letters"
 
 
@@ -334,7 +335,7 @@ def finished(tmp_path_factory):
 
 def test_a_run_records_what_it_drew(finished):
     _, folder = finished
-    collected = metrics.read_collected(folder)
+    collected = metrics.read_collected(folder, STEPS)
     assert sorted(collected) == [1, 2, 3, 4]
     for record in metrics.read(folder / "metrics.jsonl"):
         if record["split"] == "train":
@@ -352,11 +353,12 @@ def test_a_run_records_what_it_drew(finished):
 def test_a_run_that_was_stopped_ends_bit_equal(finished, tmp_path):
     cfg, folder = finished
     shutil.copytree(folder, tmp_path / "run")
-    for step in ("3", "4"):
-        shutil.rmtree(tmp_path / "run" / "checkpoints" / step, ignore_errors=True)
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "4")
+    with (tmp_path / "run" / metrics.COLLECTED).open("ab") as file:
+        file.write(b'{"step": 5, "rewards": {"len')
     flaxformer_lite.run(cfg, tmp_path / "run")
     assert leaves_of(tmp_path / "run", 4) == leaves_of(folder, 4)
-    assert metrics.read_collected(tmp_path / "run") == metrics.read_collected(folder)
+    assert metrics.read_collected(tmp_path / "run", STEPS) == metrics.read_collected(folder, STEPS)
 
 
 def test_a_step_is_shown_again(finished, capsys):
@@ -458,7 +460,9 @@ def test_answers_and_updates_are_those_of_one_device(tmp_path, devices):
     flaxformer_lite.run(cfg, tmp_path / "one")
     mesh = dataclasses.replace(cfg.mesh, data=devices)
     flaxformer_lite.run(dataclasses.replace(cfg, mesh=mesh), tmp_path / "several")
-    one, several = (metrics.read_collected(tmp_path / name)[1] for name in ("one", "several"))
+    one, several = (
+        metrics.read_collected(tmp_path / name, STEPS)[1] for name in ("one", "several")
+    )
     assert one["written"] == several["written"] and one["rewards"] == several["rewards"]
     one, several = (
         next(r for r in metrics.read(tmp_path / name / "metrics.jsonl") if r["split"] == "train")

@@ -2,7 +2,9 @@
 
 import collections
 import json
-from collections.abc import Callable, Iterable, Sequence
+import os
+import re
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from flaxformer_lite.config import ConfigError
@@ -15,6 +17,7 @@ NAMED = 5  # most damaged lines in a notice
 Record = Json  # a line of metrics.jsonl
 BREAKDOWN = "breakdown.json"  # tables of the last evaluation
 COLLECTED = "collected.jsonl"  # what `Objective.collect` recorded of each step
+STEP = re.compile(rb'{"step": (\d{1,18}), ')  # how a line of it begins
 SECONDS = "seconds_"  # prefix of the time that each part took since the last record
 # Recorded at the end of an interval; all other metrics are its mean.
 LATEST = ("learning_rate", "param_norm")
@@ -73,12 +76,7 @@ class Recorder:
         if self._texts.exists():
             _rewrite(self._texts, self.samples)
         if self._collected.exists():
-            collected = read_collected(workdir)
-            kept = [record for step, record in collected.items() if step <= last_step]
-            _rewrite(self._collected, kept)
-            for record in kept:
-                del collected[record["step"]]
-            self.dropped_collected = collected
+            self._cut_collected(last_step)
         tables, _ = _read(self._tables, _is_breakdown)
         for table in tables:
             if table["step"] <= last_step:
@@ -103,6 +101,16 @@ class Recorder:
     def add_collected(self, record: Record) -> None:
         """Records a batch that an objective has completed."""
         self._append(self._collected, record)
+
+    def _cut_collected(self, last_step: int) -> None:
+        """Cuts collected.jsonl, which may be long, behind the last step, and keeps what follows."""
+        end = 0
+        for step, line, stop in _collected_lines(self._collected):
+            if step <= last_step:
+                end = stop
+            else:
+                self.dropped_collected[step] = parse_object(line, COLLECTED)
+        os.truncate(self._collected, end)
 
     def write_breakdown(self, step: int, tables: Sequence[Breakdown]) -> None:
         """Replaces the tables of the evaluation before."""
@@ -146,10 +154,25 @@ def read(path: Path) -> list[Record]:
     return _read(path, _is_record)[0]
 
 
-def read_collected(folder: Path) -> dict[int, Record]:
-    """Reads the records of completed batches by step."""
-    records, _ = _read(folder / COLLECTED, _is_collected)
-    return {record["step"]: record for record in records}
+def read_collected(folder: Path, steps: Container[int]) -> dict[int, Record]:
+    """Reads the records of the completed batches of some steps; those that are there."""
+    records = {}
+    if (folder / COLLECTED).exists():
+        for step, line, _ in _collected_lines(folder / COLLECTED):
+            if step in steps:
+                records[step] = parse_object(line, COLLECTED)
+    return records
+
+
+def _collected_lines(path: Path) -> Iterator[tuple[int, bytes, int]]:
+    """Yields the step of each whole line, the line, and where it ends in the file."""
+    end = 0
+    with open(path, "rb") as file:
+        for line in file:
+            end += len(line)
+            step = STEP.match(line)
+            if step and line.endswith(b"\n"):  # SIGKILL may truncate the last line
+                yield int(step[1]), line, end
 
 
 def _line(record: Record) -> str:
@@ -192,10 +215,6 @@ def _is_breakdown(record: Record) -> bool:
 
 def _is_sample(record: Record) -> bool:
     return _are_rows(record.get("texts"), str, str)
-
-
-def _is_collected(record: Record) -> bool:
-    return is_kind(record.get("rewards"), dict)
 
 
 def _are_rows(rows: object, *kinds: type) -> bool:
