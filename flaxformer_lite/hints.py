@@ -19,6 +19,8 @@ PACKAGE = {
     ),
     "SFTTrainer": "run(get_config('instruct'), workdir) (docs/fine-tuning.md)",
     "DPOTrainer": "run(get_config('dpo'), workdir) (docs/fine-tuning.md)",
+    "GRPOTrainer": "run(get_config('grpo'), workdir) (docs/rl.md)",
+    "RLOOTrainer": "run(get_config('grpo'), workdir) (docs/rl.md)",
     "SentenceTransformer": "`flaxformer_lite embed --model DIR` (docs/embeddings.md)",
     "CrossEncoder": "run(get_config('rerank'), workdir), or `flaxformer_lite predict`",
     "PeftModel": "load_pretrained(path, adapter=DIR) (docs/adapters.md)",

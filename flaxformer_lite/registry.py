@@ -29,6 +29,7 @@ FOLDERS = {
     "feed_forwards": ("nn.feed_forwards",),
     "adapters": ("nn.adapters",),
     "objectives": ("objectives.text", "objectives.tables"),
+    "rewards": ("objectives.rewards",),
     "optimizers": ("training.optimizers",),
     "trackers": ("runs.trackers",),
     "readers": (),
@@ -45,7 +46,13 @@ BASES = {  # the base class of each folder's plug-ins
 # Names in configs of earlier versions -> what they are called now.
 RENAMED = {("mixers", "attentive"): "recurrent_attention"}
 # The attribute that the modules of the other folders must have.
-TAKEN = {"models": "Model", "attentions": "attend", "optimizers": "make", "trackers": "Tracker"}
+TAKEN = {
+    "models": "Model",
+    "attentions": "attend",
+    "optimizers": "make",
+    "trackers": "Tracker",
+    "rewards": "score",
+}
 # The plug-ins outside the package that a file may name: all (True), none, or those of these names.
 Allowed = bool | Collection[str]
 
@@ -78,8 +85,7 @@ def resolve(folder: str, name: str) -> Any:
     Args:
       folder: the kind of plug-in, a key of FOLDERS.
       name: the name of a file, or `module:attribute` for a plug-in outside the package; the
-        attribute replaces `Model` (models), `attend` (attentions), `make` (optimizers) or `Tracker`
-        (trackers).
+        attribute replaces what TAKEN names, such as the `make` of an optimizer.
 
     Raises:
       ValueError: there is no such file, module or attribute; the message suggests the nearest name

@@ -18,6 +18,7 @@ KEPT = (
     "README.md",  # a card that a person changed stays
     "baseline.json",
     "breakdown.json",
+    "collected.jsonl",
     "config.json",
     "metrics.jsonl",
     "reference.npz",

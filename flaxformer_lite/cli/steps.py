@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from flaxformer_lite.cli.open_model import folder_of, print_notice
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.runs import batch_history
+from flaxformer_lite.runs.report import metrics
 
 SHORT = 160  # most characters of a row's text without --full
 FEW = 4  # most places of a row without --full
@@ -23,10 +24,13 @@ def run(args: argparse.Namespace) -> None:
     if args.at is not None:
         places = history.places(args.at)
         texts = history.texts(args.at)
+        record = metrics.read_collected(folder, (args.at,)).get(args.at, {})
         print(f"step {args.at} of {history.cfg.train.steps}: {len(texts)} rows")
         for number, text in enumerate(texts):
             print(f"row {number}  {join_places(places[number], full=args.full)}")
             print(f"    {format_row(text, full=args.full)}")
+            for line in history.cfg.objective.show_collected(record, number):
+                print(f"    {line}")
     if args.document:
         last = batch_history.last_step(folder, history.cfg)
         count = 0

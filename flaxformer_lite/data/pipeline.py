@@ -343,6 +343,7 @@ def open_dataset(
             cfg.data, objective, cfg.model.skeleton, labels, types=cfg.model.type_vocab_size
         )
         check_vocabulary(cfg, rows["train"].tokenizer)
+        objective.check(cfg.model, rows["train"])
         return Dataset(
             split, objective, rows, fingerprint_rows(objective, rows), described=tuple(described)
         )

@@ -126,7 +126,7 @@ def generate(
     if task.settings.num_beams > 1:
         result = _search(model, params, task)
     else:
-        result = _write(model, params, task, guesser, return_scores)
+        result = run_task(model, params, task, guesser, return_scores)
     if return_scores:
         return result
     return result.sequences
@@ -299,9 +299,14 @@ def _proceed(
     return speculative.proceed(loop, state, until)
 
 
-def _write(
-    model: Generator, params: Params, task: GenerationTask, draft: Draft | None, scores: bool
+def run_task(
+    model: Generator,
+    params: Params,
+    task: GenerationTask,
+    draft: Draft | None = None,
+    scores: bool = True,
 ) -> Generation:
+    """Writes the continuations of a prepared call of `generate` without beams."""
     states = _states(model, params, task, draft, scores, task.max_new)
     # Only the last state may be read: each donates its arrays to the next.
     state = collections.deque(states, maxlen=1).pop()

@@ -62,7 +62,7 @@ def make_writer(
             batch = list(prompts[start : start + BATCH])
             # Filled up with copies, as a smaller batch would compile another program.
             filled = batch + batch[-1:] * (BATCH - len(batch))
-            ids, mask = _rectangle(filled, room, usual["pad_token_id"])
+            ids, mask = fill_rectangle(filled, room, usual["pad_token_id"])
             options = {**usual, "max_new_tokens": max_new_tokens, **settings}
             made = generate(model, replicated, ids, mask, return_scores=True, **options)
             new = made.sequences[:, -int(made.lengths.max()) :]
@@ -77,7 +77,12 @@ def make_writer(
     return write
 
 
-def _rectangle(rows: list[Ids], width: int, pad: int) -> tuple[np.ndarray, np.ndarray]:
+def fill_rectangle(rows: list[Ids], width: int, pad: int) -> tuple[np.ndarray, np.ndarray]:
+    """Pads rows on the right to `width`, and keeps the end of longer ones.
+
+    Returns:
+      Ids and mask, [N, width].
+    """
     ids = np.full((len(rows), width), pad, np.int32)
     mask = np.zeros((len(rows), width), bool)
     for number, row in enumerate(rows):

@@ -33,7 +33,7 @@ from flaxformer_lite.config import ConfigError, ModelConfig, Record
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.auxiliary_model import AuxiliaryModel
 from flaxformer_lite.objectives.packing import Packing, take_beginnings
-from flaxformer_lite.objectives.rows import Example, Tokenizer
+from flaxformer_lite.objectives.rows import Example, TableRecords, Tokenizer
 from flaxformer_lite.objectives.sums import BY_SOURCE, LossSums, divide_or_empty
 from flaxformer_lite.objectives.tables.breakdown import Breakdown
 from flaxformer_lite.types import Arrays, Batch, Predictions
@@ -84,6 +84,62 @@ class Writer(Protocol):
     ) -> list[list[int]]: ...
 
 
+class Drawn(NamedTuple):
+    """A continuation that a model has drawn.
+
+    Attributes:
+      ids: int32 [n], its tokens, with the stop token if it has one.
+      log_probs: float32 [n], their log-probabilities under the model as it drew them.
+    """
+
+    ids: np.ndarray
+    log_probs: np.ndarray
+
+
+class PresentModel(Protocol):
+    """The model with the weights before a step, for `Objective.collect`."""
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of its computations."""
+        ...
+
+    def draw(
+        self,
+        prompts: Sequence[np.ndarray],
+        *,
+        samples: int,
+        width: int,
+        max_new_tokens: int,
+        temperature: float,
+        eos_token_id: tuple[int, ...],
+    ) -> list[Drawn]:
+        """Draws `samples` continuations of each prompt; those of a prompt are neighbors."""
+        ...
+
+    def predict(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns `Objective.predictions` for the batch with these inputs, without dropout."""
+        ...
+
+
+class Collected(NamedTuple):
+    """What an objective adds to a batch before its step.
+
+    Attributes:
+      inputs, targets: arrays [B, ...] by name, in place of those of `make_example`.
+      metrics: numbers for the record of the step.
+      record: what the workdir keeps of the step, as JSON; with the key "rewards", which must be the
+        same if the step is run again.
+      details: what is added to the record where `replay` shows the step, too large to be kept.
+    """
+
+    inputs: dict[str, np.ndarray]
+    targets: dict[str, np.ndarray]
+    metrics: dict[str, float]
+    record: Json
+    details: Json
+
+
 class Metric(NamedTuple):
     """A number in the records of metrics.jsonl, and how to display it."""
 
@@ -93,6 +149,7 @@ class Metric(NamedTuple):
     unit: str = ""
     higher_is_better: bool = False
     live: bool = False  # whether each evaluation prints it, as it prints the headline
+    in_training: bool = False  # whether the records of training print it, too
 
     @property
     def words(self) -> str:
@@ -139,6 +196,9 @@ class Objective(Record, abc.ABC):
       new_head: whether a directory of `train.init_from` may lack the head, which is then
         initialized at random.
       reads_tables: whether its examples are rows of a table, as in a `Task`, instead of text.
+      collects: whether each batch of training is completed by `collect` before its step, with the
+        weights that the step begins with. Its examples then have the inputs `example`, the number
+        of the example, and `update`, that of the update of its batch, from 0; [] int32.
       adopts: fields that are filled in if the config leaves them empty: `template` (the chat
         template) and `pooling` (of sentence vectors) from the directory of `train.init_from`,
         `labels` from the data. The workdir keeps their values for runs that continue.
@@ -153,11 +213,17 @@ class Objective(Record, abc.ABC):
     packings: ClassVar[int] = 1
     new_head: ClassVar[bool] = False
     reads_tables: ClassVar[bool] = False
+    collects: ClassVar[bool] = False
     adopts: ClassVar[tuple[str, ...]] = ()
 
     @property
     def written_rows(self) -> int:
         return 0
+
+    @property
+    def updates_per_step(self) -> int:
+        """The number of updates that a step makes of its batch; 1 unless the class `collects`."""
+        return 1
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -370,6 +436,42 @@ class Objective(Record, abc.ABC):
           Arrays [N, ...] by name, which `scores` and `decode` get like `predictions`.
         """
         return {}
+
+    def collect(
+        self, model: PresentModel, records: TableRecords, examples: np.ndarray
+    ) -> Collected:
+        """Completes a batch of training before its step, if the class `collects`.
+
+        Args:
+          model: the model with the weights that the step begins with.
+          records: the training records.
+          examples: [B] int, the numbers of the batch's examples.
+
+        Raises:
+          ConfigError: the batch cannot be completed, which ends the run with the message.
+        """
+        raise NotImplementedError
+
+    def check_first_update(self, metrics: Mapping[str, float], dtype: str) -> None:
+        """Checks the metrics of the first update of a completed batch.
+
+        Args:
+          metrics: the results of `metrics`.
+          dtype: that of the model's computations.
+
+        Raises:
+          ConfigError: they cannot be right, which ends the run with the message.
+        """
+        return
+
+    def show_collected(self, record: Json, row: int) -> list[str]:
+        """Returns lines that show a row of the `record` of a completed batch.
+
+        Args:
+          record: with `details` if the step has been run again; {} if it has not been taken.
+          row: the number of the row in the batch.
+        """
+        return []
 
     def show_written(
         self, predictions: Predictions, examples: np.ndarray, data: Dataset

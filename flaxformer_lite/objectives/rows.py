@@ -110,6 +110,13 @@ class TokenRow(Protocol):
     def cut(self) -> int: ...
 
 
+class ReadTable(Protocol):
+    """A table as it was read (data/table.py), with all its columns."""
+
+    @property
+    def rows(self) -> Sequence[Mapping[str, object]]: ...
+
+
 class TableRecords(Records, Protocol):
     """The examples of a table's rows (data/encoded_rows.py), and what tasks encode them with.
 
@@ -121,6 +128,9 @@ class TableRecords(Records, Protocol):
 
     @property
     def rows(self) -> Sequence[Mapping[str, Any]]: ...
+
+    @property
+    def table(self) -> ReadTable: ...
 
     @property
     def features(self) -> Sequence[Any]: ...

@@ -40,6 +40,7 @@ from flaxformer_lite.runs.report.reporting import Reporting
 from flaxformer_lite.runs.report.run_page import RunPage
 from flaxformer_lite.runs.report.terminal import Terminal
 from flaxformer_lite.runs.start import precompile, reference, resume
+from flaxformer_lite.runs.stepping import Stepper
 from flaxformer_lite.runs.trainer import Trainer
 from flaxformer_lite.runtime.processes import Processes
 from flaxformer_lite.storage.lock import Lock
@@ -172,7 +173,14 @@ def train_experiment(
         ]
         for callback in callbacks:
             stack.callback(callback.close)
-        trainer = Trainer(experiment.program.train_step, callbacks, clock, reporting.compiles)
+        stepper = Stepper(
+            experiment,
+            keep=recorder.add_collected,
+            kept=lambda step: recorder.dropped_collected.get(step, {}),
+            note=lambda line: terminal.note(f"notice: {line}"),
+            during=clock.during,
+        )
+        trainer = Trainer(stepper, callbacks, clock, reporting.compiles)
         try:
             with (
                 terminal.training(begin.step),

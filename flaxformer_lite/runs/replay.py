@@ -21,6 +21,7 @@ from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.runs.report.meter import average_metrics
 from flaxformer_lite.runs.start import reference, resume
 from flaxformer_lite.runs.start.setup import prepare_experiment
+from flaxformer_lite.runs.stepping import Completed, Stepper
 from flaxformer_lite.training import program
 from flaxformer_lite.training.state import TrainState
 from flaxformer_lite.types import Batch
@@ -32,7 +33,8 @@ class ReplayPoint(NamedTuple):
     """A run just before a step.
 
     Attributes:
-      state: the train state, which a call of `experiment.program.train_step` donates.
+      state: the train state, which `take` donates.
+      completed: the batch, completed with the weights before the step if the objective does so.
       step: the number of the step, from 1.
       start: the step of the checkpoint from which the run was repeated, or 0.
       values: the metrics of the steps since, by step.
@@ -41,11 +43,15 @@ class ReplayPoint(NamedTuple):
 
     experiment: Experiment
     state: TrainState
-    batch: Batch
+    completed: Completed
     step: int
     start: int
     values: dict[int, Values]
     notices: list[str]
+
+    @property
+    def batch(self) -> Batch:
+        return self.completed.batch
 
 
 def before_step(folder: Path, step: int, *, allow_plugins: Allowed = False) -> ReplayPoint:
@@ -82,11 +88,14 @@ def before_step(folder: Path, step: int, *, allow_plugins: Allowed = False) -> R
         state = experiment.create_state()
     experiment = reference.attach(experiment, state, start, folder, writes=False)
     values: dict[int, Values] = {}
+    kept = metrics.read_collected(folder, range(start + 1, step + 1))
+    stepper = Stepper(experiment, kept=lambda number: kept.get(number, {}), note=notices.append)
     with contextlib.closing(experiment.train_batches(start)) as batches:
         for number in range(start + 1, step):
-            state, step_metrics = experiment.program.train_step(state, next(batches))
+            state, step_metrics = stepper(state, next(batches))
             values[number] = _floats(step_metrics)
-        return ReplayPoint(experiment, state, next(batches), step, start, values, notices)
+        completed = stepper.complete(state, next(batches))
+        return ReplayPoint(experiment, state, completed, step, start, values, notices)
 
 
 def row_losses(point: ReplayPoint) -> np.ndarray:
@@ -106,7 +115,7 @@ def take(point: ReplayPoint) -> tuple[TrainState, Values]:
 
     `point.state` is donated, and cannot be used afterwards.
     """
-    state, step_metrics = point.experiment.program.train_step(point.state, point.batch)
+    state, step_metrics = Stepper(point.experiment).update(point.state, point.completed)
     return state, _floats(step_metrics)
 
 
@@ -153,7 +162,7 @@ def save(point: ReplayPoint, state: TrainState, folder: Path) -> None:
     run_inputs.write_inputs(folder, run.cfg, run.train_data.tokenizer, run.train_data.fingerprint)
 
 
-def _floats(step_metrics: Mapping[str, jax.Array]) -> Values:
+def _floats(step_metrics: Mapping[str, jax.Array | float]) -> Values:
     return {name: float(value) for name, value in jax.device_get(step_metrics).items()}
 
 

@@ -1,7 +1,7 @@
 """The loop over steps. It knows a step, a state and batches; all else is a callback."""
 
 import collections
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
 
@@ -14,7 +14,7 @@ from flaxformer_lite.training.state import TrainState
 from flaxformer_lite.types import Batch
 
 AHEAD = 2  # steps dispatched before the host reads a result, so that neither waits for the other
-Metrics = dict[str, jax.Array]
+Metrics = Mapping[str, jax.Array | float]
 TrainStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 
 
@@ -22,7 +22,7 @@ class Trainer:
     """Runs steps and tells its callbacks of each, in their order.
 
     Args:
-      train_step: the compiled step, (state, batch) -> (state, metrics); it may donate the state.
+      train_step: the step, (state, batch) -> (state, metrics); it may donate the state.
       callbacks: all that happens between steps: evaluations, checkpoints, records, messages.
       clock: measures the time in steps.
       compiles: counts compilations after the second step.

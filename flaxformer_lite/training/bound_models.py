@@ -73,7 +73,10 @@ class Models:
         """
         if self.auxiliary is None:
             return self.model.init(key, inputs, method=self.objective.outputs)["params"]
-        ids: dict[str, Any] = {name: inputs[name] for name in TOKEN_IDS if name in inputs}
+        ids: dict[str, Any] = {}
+        for name in TOKEN_IDS:
+            if name in inputs:  # an example may hold several rows
+                ids[name] = inputs[name].reshape(-1, inputs[name].shape[-1])
         second = self.second
         # Another key, or two models of one shape would begin with equal weights.
         second_params = second.init(jax.random.fold_in(key, 1), **ids)["params"]

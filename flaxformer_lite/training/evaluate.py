@@ -57,6 +57,7 @@ def evaluate(
         examples = data.order[: objective.written_rows]
         written = objective.write(write, data.records, examples)
         metrics |= objective.scores(written, examples, data)
+        breakdown += objective.breakdown(written, examples, data)
         return Evaluation(metrics, show_texts(objective, written, examples, data), breakdown)
     return Evaluation(metrics, [], breakdown)
 

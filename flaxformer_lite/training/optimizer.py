@@ -25,15 +25,23 @@ DECAYED = re.compile(r"(^|/)(kernel|embedding|token_types|task_types|lora_[ab])$
 ROUTER_BIAS = re.compile(r"(^|/)choice_bias$")
 
 
-def schedule(cfg: OptimizerConfig, steps: int) -> Callable[[jax.Array], jax.Array]:
+def schedule(
+    cfg: OptimizerConfig, steps: int, updates: int = 1
+) -> Callable[[jax.Array], jax.Array]:
     """Builds the learning rate schedule: linear warmup to the peak, then the named shape.
 
     Steps count from 0. With w warmup steps and n steps in total, the first step has peak / w and
     the last has final_fraction * peak for cosine, linear and wsd. rsqrt is peak * sqrt(w / step);
     wsd holds the peak and then falls linearly over decay_steps.
 
+    Args:
+      cfg: the optimizer section.
+      steps: number of steps in the whole run.
+      updates: of each step, which all have its rate.
+
     Returns:
-      A function from an int32 scalar or array of steps to float32 of the same shape.
+      A function from an int32 scalar or array, the number of earlier updates, to float32 of the
+      same shape.
 
     Reference: cosine, Loshchilov and Hutter (2017), equation 5; rsqrt, Vaswani et al. (2017),
       section 5.3; wsd, Hu et al. (2024), section 4.
@@ -56,6 +64,8 @@ def schedule(cfg: OptimizerConfig, steps: int) -> Callable[[jax.Array], jax.Arra
         return 1 - (1 - cfg.final_fraction) * fall
 
     def rate(step):
+        if updates > 1:
+            step = step // updates
         step = jnp.asarray(step, jnp.float32)
         return cfg.learning_rate * jnp.minimum((step + 1) / warmup, 1.0) * after_warmup(step)
 
@@ -95,6 +105,7 @@ def build(
     cfg: OptimizerConfig,
     steps: int,
     *,
+    updates: int = 1,
     width: float | None = None,
     skip_spikes: float = 0.0,
     concat_small: bool = False,
@@ -108,6 +119,7 @@ def build(
     Args:
       cfg: the optimizer section; `name` is a file of training/optimizers or `module:make`.
       steps: number of steps in the whole run, for the schedule.
+      updates: number of updates of each step.
       width: the ratio of the model's width to that of its base, if rates follow the width
         (`model.width_rule`). The directions, but not the decay, are multiplied by powers of it that
         the optimizer defines. None if rates do not follow it.
@@ -132,7 +144,7 @@ def build(
         powers = getattr(plugin, "WIDTH_POWERS", ())
         # Before the decay is added, which does not follow the width.
         direction = optax.chain(direction, per_param_lr.scale_by_width(cfg.name, powers, width))
-    rate = schedule(cfg, steps)
+    rate = schedule(cfg, steps, updates)
     # Decay comes after the direction, as in AdamW (Loshchilov and Hutter 2019): an optimizer that
     # divides by the root of the second moment would divide the decay, too.
     chain = optax.chain(clip, direction, decay, optax.scale_by_learning_rate(rate))

@@ -218,10 +218,10 @@ def loss(cfg: ExperimentConfig, models: Models) -> Callable[[Params, Batch], jax
     outputs = _outputs(cfg, models)
 
     def minimized(params: Params, batch: Batch) -> jax.Array:
-        out, auxiliary = outputs(params, batch["inputs"], None)
+        out, extra_losses = outputs(params, batch["inputs"], None)
         sums = cfg.objective.loss(out, batch["targets"], chunks=cfg.train.loss_chunks)
         losses = {}
-        for name, value in auxiliary.items():
+        for name, value in extra_losses.items():
             if not name.startswith(step.LOAD):
                 losses[name] = value
         return sums.with_auxiliary(losses).mean()
@@ -306,7 +306,7 @@ def train_step(
         _outputs(cfg, models),
         cfg.objective,
         update_rule(cfg, concat_small=activation_sharding.is_single_cpu),
-        optimizer.schedule(cfg.optimizer, cfg.train.steps),
+        optimizer.schedule(cfg.optimizer, cfg.train.steps, cfg.objective.updates_per_step),
         dropout_key=dropout_key if draws else None,
         accumulate=cfg.train.accumulate,
         chunks=cfg.train.loss_chunks,
@@ -332,6 +332,7 @@ def update_rule(cfg: ExperimentConfig, **options: Any) -> optax.GradientTransfor
     return optimizer.build(
         bound_models.optimizer_config(cfg),
         cfg.train.steps,
+        updates=cfg.objective.updates_per_step,
         width=model.width_ratio if model.width_rule == "mup" else None,
         skip_spikes=cfg.train.skip_spikes,
         router_bias_update_rate=max(update_rates),

@@ -159,8 +159,8 @@ def _gradient(
     """Computes float32 gradients of a microbatch's share of the batch's loss, and its sums."""
 
     def loss(floats: list[jax.Array]) -> tuple[jax.Array, LossSums]:
-        out, auxiliary = outputs(_with_floats(params, floats), microbatch["inputs"], key)
-        return _loss_of_sums(loss_sums(out, microbatch["targets"]), auxiliary, totals)
+        out, extra_losses = outputs(_with_floats(params, floats), microbatch["inputs"], key)
+        return _loss_of_sums(loss_sums(out, microbatch["targets"]), extra_losses, totals)
 
     # With respect to the floats only: jax.grad refuses integers.
     (_, sums), grads = jax.value_and_grad(loss, has_aux=True)(_floats(params))
@@ -205,7 +205,7 @@ def _gradient_tree(params: Params, floats: Sequence[jax.Array]) -> Params:
 
 
 def _loss_of_sums(
-    sums: LossSums, auxiliary: dict[str, jax.Array], totals: dict[str, jax.Array]
+    sums: LossSums, extra_losses: dict[str, jax.Array], totals: dict[str, jax.Array]
 ) -> tuple[jax.Array, LossSums]:
     """Returns the scalar to differentiate, and the sums extended by auxiliary losses and loads."""
     # Checked here, as what a plug-in's loss returns is known only once it is traced.
@@ -217,7 +217,7 @@ def _loss_of_sums(
     weights = totals
     losses = {}
     loads = {}
-    for name, value in auxiliary.items():
+    for name, value in extra_losses.items():
         if name.startswith(LOAD):
             loads[name] = value
         else:
@@ -276,16 +276,16 @@ def _whole_batch(
         return outputs(params, inputs, _key_of_microbatch(key, index))
 
     def loss(cached: Computed) -> tuple[jax.Array, LossSums]:
-        out, auxiliary = cached
+        out, extra_losses = cached
         # Undoes `cut`: the targets are still in the batch's own order of rows.
         joined = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:]), out)
         sums = loss_sums(joined, batch["targets"])
         means = {}
-        if auxiliary:
+        if extra_losses:
             weight_KL = cut(batch["targets"][sums.anchor]).reshape(accumulate, -1)
             # 1e-30: a batch without targets has zero weights here, not NaN.
             weight_K = weight_KL.sum(axis=1) / jnp.maximum(weight_KL.sum(), 1e-30)
-            for name, value in auxiliary.items():
+            for name, value in extra_losses.items():
                 if name.startswith(LOAD):
                     means[name] = value.sum(axis=0)
                 else:

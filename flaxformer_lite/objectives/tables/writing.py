@@ -120,7 +120,7 @@ class WritingTask(TextObjective, Task):
         prompts = [self.prompt(records, int(i)) for i in examples]
         ids = write(prompts, width=records.length, num_beams=self.num_beams, **self.limits(records))
         texts = [records.tokenizer.decode(row).strip() for row in ids]
-        return {"written": np.asarray(texts, object)}
+        return {"written": np.asarray(texts, object), "tokens": np.asarray(list(map(len, ids)))}
 
     def scores(
         self, predictions: Predictions, examples: np.ndarray, data: Dataset

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 
 from flaxformer_lite.runs.report.terminal import format_clock
 
-# A step's time: the host at work, waiting for the devices, waiting for data.
-STEPPING = ("steps", "devices", "data")
+# A step's time: the host at work, completing its batch, waiting for the devices, for data.
+STEPPING = ("steps", "completing", "devices", "data")
 PARTS = {  # in the order of a summary
     "steps": "in steps",
+    "completing": "completing batches",
     "data": "waiting for data",
     "compile": "compiling",
     "evaluation": "evaluating",

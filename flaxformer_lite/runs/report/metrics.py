@@ -1,8 +1,10 @@
-"""The history of a run: metrics.jsonl and samples.jsonl."""
+"""The history of a run: metrics.jsonl, samples.jsonl and collected.jsonl."""
 
 import collections
 import json
-from collections.abc import Callable, Iterable, Sequence
+import os
+import re
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from flaxformer_lite.config import ConfigError
@@ -14,6 +16,8 @@ LARGEST = 1 << 30  # most bytes of metrics.jsonl
 NAMED = 5  # most damaged lines in a notice
 Record = Json  # a line of metrics.jsonl
 BREAKDOWN = "breakdown.json"  # tables of the last evaluation
+COLLECTED = "collected.jsonl"  # what `Objective.collect` recorded of each step
+STEP = re.compile(rb'{"step": (\d{1,18}), ')  # how a line of it begins
 SECONDS = "seconds_"  # prefix of the time that each part took since the last record
 # Recorded at the end of an interval; all other metrics are its mean.
 LATEST = ("learning_rate", "param_norm")
@@ -21,6 +25,8 @@ LATEST = ("learning_rate", "param_norm")
 
 class Recorder:
     """The run's history: one JSON object per line in metrics.jsonl; texts in samples.jsonl.
+
+    What an objective records of the batches that it completes is in collected.jsonl.
 
     Args:
       last_step: records of later steps, left by a killed run, are dropped; -1 drops all.
@@ -34,6 +40,7 @@ class Recorder:
       samples: texts of the model at evaluations, as {"step": 20, "texts": [[title, text], ...]}.
       notices: a notice about lines of the file that could not be read.
       dropped: records of steps that a killed run took after its last checkpoint.
+      dropped_collected: those of their batches, by step.
       listeners: functions that are called with each record that `add` adds.
     """
 
@@ -43,10 +50,12 @@ class Recorder:
         self._path = workdir / "metrics.jsonl"
         self._texts = workdir / "samples.jsonl"
         self._tables = workdir / BREAKDOWN
+        self._collected = workdir / COLLECTED
         self.breakdown: Record = {}
         self.history: list[Record] = []
         self.samples: list[Record] = []
         self.dropped: list[Record] = []
+        self.dropped_collected: dict[int, Record] = {}
         self.notices: list[str] = []
         self.listeners: list[Callable[[Record], None]] = []
         if not writes:
@@ -66,6 +75,8 @@ class Recorder:
         self.samples = [sample for sample in samples if sample["step"] <= last_step]
         if self._texts.exists():
             _rewrite(self._texts, self.samples)
+        if self._collected.exists():
+            self._cut_collected(last_step)
         tables, _ = _read(self._tables, _is_breakdown)
         for table in tables:
             if table["step"] <= last_step:
@@ -86,6 +97,20 @@ class Recorder:
         """Records texts of an evaluation, each with a title."""
         self.samples.append({"step": step, "texts": texts})
         self._append(self._texts, self.samples[-1])
+
+    def add_collected(self, record: Record) -> None:
+        """Records a batch that an objective has completed."""
+        self._append(self._collected, record)
+
+    def _cut_collected(self, last_step: int) -> None:
+        """Cuts collected.jsonl, which may be long, behind the last step, and keeps what follows."""
+        end = 0
+        for step, line, stop in _collected_lines(self._collected):
+            if step <= last_step:
+                end = stop
+            else:
+                self.dropped_collected[step] = parse_object(line, COLLECTED)
+        os.truncate(self._collected, end)
 
     def write_breakdown(self, step: int, tables: Sequence[Breakdown]) -> None:
         """Replaces the tables of the evaluation before."""
@@ -127,6 +152,27 @@ def sum_seconds(records: Iterable[Record]) -> collections.Counter[str]:
 def read(path: Path) -> list[Record]:
     """Reads the records of a metrics.jsonl; truncated and damaged lines are dropped."""
     return _read(path, _is_record)[0]
+
+
+def read_collected(folder: Path, steps: Container[int]) -> dict[int, Record]:
+    """Reads the records of the completed batches of some steps; those that are there."""
+    records = {}
+    if (folder / COLLECTED).exists():
+        for step, line, _ in _collected_lines(folder / COLLECTED):
+            if step in steps:
+                records[step] = parse_object(line, COLLECTED)
+    return records
+
+
+def _collected_lines(path: Path) -> Iterator[tuple[int, bytes, int]]:
+    """Yields the step of each whole line, the line, and where it ends in the file."""
+    end = 0
+    with open(path, "rb") as file:
+        for line in file:
+            end += len(line)
+            step = STEP.match(line)
+            if step and line.endswith(b"\n"):  # SIGKILL may truncate the last line
+                yield int(step[1]), line, end
 
 
 def _line(record: Record) -> str:

@@ -44,6 +44,7 @@ class Terminal:
         self._pending: list[str] | None = []  # messages until training begins; then None
         self._headline, *others = metrics
         self._live = [self._headline, *(metric for metric in others if metric.live)]
+        self._in_training = [metric for metric in others if metric.in_training]
 
     def rows(self, title: str, rows: Iterable[tuple[str, str]], *, copied: bool = False) -> None:
         """Prints a title and aligned pairs under it.
@@ -127,7 +128,8 @@ class Terminal:
     def train_record(self, record: Record) -> None:
         """Prints the figures of an interval."""
         headline = self._headline if self._headline.name in record else LOSS
-        text = _shown(headline, record)
+        shown = [headline, *(metric for metric in self._in_training if metric.name in record)]
+        text = "  ".join(_shown(metric, record) for metric in shown)
         if "tokens_per_second" in record:
             left = record["step_seconds"] * (self._steps - record["step"])
             text += f"  {record['tokens_per_second']:,.0f} tokens/s  eta {format_clock(left)}"
