@@ -5,6 +5,7 @@ are better than their group (objectives/policy_gradient.py has the equations and
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple, TypeVar
@@ -46,7 +47,7 @@ from flaxformer_lite.objectives.policy_gradient import (
 from flaxformer_lite.objectives.rewards.call import call_reward
 from flaxformer_lite.objectives.rows import Example, TableRecords, fill_row
 from flaxformer_lite.objectives.sums import LossSums
-from flaxformer_lite.objectives.tables.breakdown import Breakdown, shorten_text
+from flaxformer_lite.objectives.tables.breakdown import Breakdown, Cell, shorten_text
 from flaxformer_lite.objectives.tables.chat import (
     VARIABLES,
     ChatTask,
@@ -227,7 +228,8 @@ class Grpo(ChatTask):
     ) -> Answers:
         """Joins each prompt with each of its answers."""
         shape = (len(prompts), self.group, records.length)
-        rows = Answers(*np.zeros((4, *shape), np.int32), np.zeros(shape, np.float32))
+        input_ids, segment_ids, labels, answers = np.zeros((4, *shape), np.int32)
+        rows = Answers(input_ids, segment_ids, labels, answers, np.zeros(shape, np.float32))
         for number, (ids, log_probs) in enumerate(drawn):
             at = divmod(number, self.group)
             prompt = prompts[at[0]]
@@ -268,8 +270,8 @@ class Grpo(ChatTask):
             written.append(records.tokenizer.decode(ids.tolist()))
         counts_N = np.asarray([len(each.ids) for each in drawn])
         answered = np.repeat(examples, self.group)
-        by_name = self._rewards(records, answered, written, counts_N, is_cut.reshape(-1))
-        rewards_BG = self._total(by_name).reshape(is_cut.shape)
+        by_name = self.reward_answers(records, answered, written, counts_N, is_cut.reshape(-1))
+        rewards_BG = self.sum_rewards(by_name).reshape(is_cut.shape)
         rows = self._rows(records, prompts, drawn)
         is_answer_BGT = rows.answers > 0
         inputs = rows._asdict()
@@ -327,12 +329,12 @@ class Grpo(ChatTask):
             inputs, {"weights": self._weights(inputs["answers"])}, plain, record, details
         )
 
-    def _rewards(
+    def reward_answers(
         self,
         records: TableRecords,
-        examples: np.ndarray,
+        examples: Sequence[int] | np.ndarray,
         written: Sequence[str],
-        counts: np.ndarray,
+        counts: Sequence[int] | np.ndarray,
         is_cut: np.ndarray,
     ) -> dict[str, np.ndarray]:
         """Returns the rewards of answers to examples, float32 [N], by the name of the reward."""
@@ -355,7 +357,8 @@ class Grpo(ChatTask):
             )
         return {name: call_reward(name, asked, self.reward_seconds) for name in self.rewards}
 
-    def _total(self, by_name: Mapping[str, np.ndarray]) -> np.ndarray:
+    def sum_rewards(self, by_name: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Sums rewards, each times its weight."""
         weights = self.reward_weights or (1.0,) * len(self.rewards)
         total = np.zeros_like(by_name[self.rewards[0]])
         for name, weight in zip(self.rewards, weights, strict=True):
@@ -465,7 +468,7 @@ class Grpo(ChatTask):
         if "written" not in predictions:
             return {}
         metrics = super().scores(predictions, examples, data)
-        total, by_name = self._held_out_rewards(predictions, examples, data)
+        total, by_name = _reward_held_out(self, data, *_as_tuples(predictions, examples))
         metrics["reward"] = float(total.mean())
         metrics["tokens"] = float(predictions["tokens"].mean())
         metrics["cut"] = float((predictions["tokens"] >= self.answer_length).mean())
@@ -480,22 +483,14 @@ class Grpo(ChatTask):
         """Tabulates what was written for held-out prompts by its reward."""
         if "written" not in predictions:
             return []
-        total, _ = self._held_out_rewards(predictions, examples, data)
-        rows = []
+        total, _ = _reward_held_out(self, data, *_as_tuples(predictions, examples))
+        rows: list[list[Cell]] = []
         for i in np.argsort(-total, kind="stable"):
             prompt, reference = self.prompt_and_reference(data.records, int(examples[i]))
             texts = (prompt, predictions["written"][i], reference or "")
             rows.append([float(total[i]), *map(shorten_text, texts)])
         head = ("reward", "prompt", "written", "reference")
         return [Breakdown("answers by their reward", head, rows)]
-
-    def _held_out_rewards(
-        self, predictions: Predictions, examples: np.ndarray, data: Dataset
-    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        counts = predictions["tokens"]
-        is_cut = counts >= self.answer_length
-        by_name = self._rewards(data.records, examples, predictions["written"], counts, is_cut)
-        return self._total(by_name), by_name
 
     def fit_baseline(self, data: Dataset) -> Json:
         return {}
@@ -539,6 +534,27 @@ class Grpo(ChatTask):
                 gaps = record["token_gaps"][row * self.group + i]
                 lines.append(f"    of its tokens {' '.join(format(gap, '.0e') for gap in gaps)}")
         return lines
+
+
+def _as_tuples(
+    predictions: Predictions, examples: np.ndarray
+) -> tuple[tuple[int, ...], tuple[str, ...], tuple[int, ...]]:
+    written = tuple(predictions["written"].tolist())
+    return tuple(examples.tolist()), written, tuple(predictions["tokens"].tolist())
+
+
+@functools.lru_cache(maxsize=1)  # scores and tables of an evaluation ask, and a reward may be dear
+def _reward_held_out(
+    task: Grpo,
+    data: Dataset,
+    examples: tuple[int, ...],
+    written: tuple[str, ...],
+    counts: tuple[int, ...],
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Returns the sum of the rewards of written answers, and each of them, float32 [N]."""
+    is_cut = np.asarray(counts) >= task.answer_length
+    by_name = task.reward_answers(data.records, examples, written, counts, is_cut)
+    return task.sum_rewards(by_name), by_name
 
 
 def _rows_of(x_BGT: AnyArray) -> AnyArray:
