@@ -55,7 +55,5 @@ def draw_continuations(
     made = run_task(model, params, task._replace(prompt=prompt))
     assert made.logprobs is not None, "asked for"
     new = made.sequences[:, width:]
-    drawn = []
-    for row, log_probs, length in zip(new, made.logprobs, made.lengths.tolist(), strict=True):
-        drawn.append(Drawn(row[:length], log_probs[:length]))
-    return drawn
+    rows = zip(new, made.logprobs, made.lengths.tolist(), strict=True)
+    return [Drawn(row[:length], log_probs[:length]) for row, log_probs, length in rows]
