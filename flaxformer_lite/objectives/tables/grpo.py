@@ -61,9 +61,10 @@ from flaxformer_lite.objectives.tables.writing import METRICS
 from flaxformer_lite.types import Arrays, Batch, Predictions
 
 AnyArray = TypeVar("AnyArray", jax.Array, np.ndarray)
-# The largest difference of log-probabilities, in float32, between a token as it was drawn, with
-# caches, and the same token read in its whole row.
-CLOSE = 1e-3
+# How far from 1, in float32, the ratio may be between the probability of a token as it was drawn,
+# with caches, and that of the same token read in its whole row. XLA:CPU stays below 1e-5; a GPU's
+# float32 products may have the precision of TF32, and a fault is above 0.1.
+CLOSE = 1e-2
 ROWS = ("input_ids", "segment_ids", "labels", "answers")
 
 
