@@ -19,8 +19,8 @@ Ids = Array | Sequence[Sequence[int]] | Sequence[np.ndarray]
 class Prompt(NamedTuple):
     """Rows of tokens, right-aligned, so that all rows continue in the same column."""
 
-    tokens_BT: np.ndarray  # int32; T is usually the length of a bucket
-    start_B: np.ndarray  # int32, the column of the first token of each row
+    tokens_BT: Array  # int32; T is usually the length of a bucket
+    start_B: Array  # int32, the column of the first token of each row
     width: int  # the number of columns that the caller passed; they are the last ones of T
 
 

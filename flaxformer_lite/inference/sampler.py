@@ -10,7 +10,7 @@ from flaxformer_lite.inference.settings import make_settings
 from flaxformer_lite.inference.task import prepare_task
 from flaxformer_lite.inference.writer import fill_rectangle
 from flaxformer_lite.objectives.base import Drawn
-from flaxformer_lite.types import Params, Tree
+from flaxformer_lite.types import Array, Params
 
 
 def draw_continuations(
@@ -25,7 +25,7 @@ def draw_continuations(
     eos_token_id: tuple[int, ...],
     pad_token_id: int,
     seed: int,
-    place: Callable[[Tree], Tree] = lambda rows: rows,
+    place: Callable[[Array], Array] = np.asarray,
 ) -> list[Drawn]:
     """Draws continuations, whose log-probabilities are those of the model at temperature 1.
 
@@ -37,7 +37,7 @@ def draw_continuations(
       prompts: the ids of each prompt, at most `width`, to which all are padded.
       samples: continuations of each; those of a prompt are neighbors.
       seed: of all of them; a row's draws depend on its number, not on its neighbors.
-      place: puts arrays of one row per prompt on the devices.
+      place: puts an array of one row per prompt on the devices.
     """
     ids, mask = fill_rectangle(list(prompts), width, pad_token_id)
     settings = make_settings(
@@ -49,12 +49,11 @@ def draw_continuations(
         seed=seed,
     )
     task = prepare_task(model, ids, mask, None, None, settings)
-    tokens, start = place((task.prompt.tokens_BT, task.prompt.start_B))
-    task = task._replace(prompt=task.prompt._replace(tokens_BT=tokens, start_B=start))
-    made = run_task(model, params, task)
+    prompt = task.prompt._replace(
+        tokens_BT=place(task.prompt.tokens_BT), start_B=place(task.prompt.start_B)
+    )
+    made = run_task(model, params, task._replace(prompt=prompt))
     assert made.logprobs is not None, "asked for"
     new = made.sequences[:, width:]
-    drawn = []
-    for row, log_probs, length in zip(new, made.logprobs, made.lengths.tolist(), strict=True):
-        drawn.append(Drawn(row[:length], log_probs[:length]))
-    return drawn
+    rows = zip(new, made.logprobs, made.lengths.tolist(), strict=True)
+    return [Drawn(row[:length], log_probs[:length]) for row, log_probs, length in rows]

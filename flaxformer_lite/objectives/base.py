@@ -126,15 +126,14 @@ class Collected(NamedTuple):
     """What an objective adds to a batch before its step.
 
     Attributes:
-      inputs, targets: arrays [B, ...] by name, in place of those of `make_example`.
+      batch: "inputs" and "targets", arrays [B, ...] by name, in place of those of `make_example`.
       metrics: numbers for the record of the step.
-      record: what the workdir keeps of the step, as JSON; with the key "rewards", which must be the
-        same if the step is run again.
+      record: what the workdir keeps of the step, as JSON; with the keys "written", and "rewards" by
+        their names, which must be the same for the same "written" if the step is run again.
       details: what is added to the record where `replay` shows the step, too large to be kept.
     """
 
-    inputs: dict[str, np.ndarray]
-    targets: dict[str, np.ndarray]
+    batch: dict[str, dict[str, np.ndarray]]
     metrics: dict[str, float]
     record: Json
     details: Json

@@ -16,11 +16,10 @@ from flaxformer_lite.objectives.base import Drawn
 from flaxformer_lite.runs.errors import RunError
 from flaxformer_lite.runs.experiment import Experiment
 from flaxformer_lite.training.state import TrainState
-from flaxformer_lite.types import Batch, Params, Tree
+from flaxformer_lite.types import Array, Batch, Params
 
 Values = Mapping[str, jax.Array | float]
 COMPARED = "rewards"  # the part of a record that must be the same again
-CLOSE = 1e-5  # rewards that differ by less are the same, as those of float32 sums
 
 
 class Completed(NamedTuple):
@@ -91,7 +90,7 @@ class Stepper:
         record = {"step": step, **collected.record}
         self._compare(record)
         self._keep(record)
-        whole = _place(run, {"inputs": collected.inputs, "targets": collected.targets})
+        whole = jax.tree.map(functools.partial(_place, run), collected.batch)
         return Completed(step, whole, collected.metrics, record | collected.details)
 
     def update(self, state: TrainState, completed: Completed) -> tuple[TrainState, Values]:
@@ -112,8 +111,7 @@ class Stepper:
             batch = completed.batch
             if number:
                 update = np.full(run.cfg.train.batch_size, number, np.int32)
-                placed = _place(run, {"update": update})
-                batch = {**batch, "inputs": {**batch["inputs"], **placed}}
+                batch = {**batch, "inputs": {**batch["inputs"], "update": _place(run, update)}}
             state, metrics = run.program.train_step(state, batch)
             made.append(metrics)
             if not number:
@@ -131,19 +129,17 @@ class Stepper:
         """Notices if a step that is taken again is rewarded otherwise for the same."""
         before = self._kept(record["step"])
         for name, values in before.get(COMPARED, {}).items():
-            now = record[COMPARED].get(name)
-            if before["written"] == record["written"] and now is not None:
-                gap = np.abs(np.asarray(now) - np.asarray(values)).max()
-                if not gap <= CLOSE:
-                    self._note(
-                        f"reward {name} gave the same answers of step {record['step']} other"
-                        f" numbers, by up to {gap:.3g}; it is no function of its arguments, so the"
-                        " run cannot be repeated."
-                    )
+            if before["written"] == record["written"] and record[COMPARED][name] != values:
+                self._note(
+                    f"reward {name} gave the same answers of step {record['step']} other numbers;"
+                    " it is no function of its arguments, so the run cannot be repeated."
+                )
 
 
-def _place(run: Experiment, tree: Tree) -> Tree:
-    return sharding.place_batch(tree, run.program.mesh, run.cfg.train.batch_size)
+def _place(run: Experiment, array: Array) -> jax.Array:
+    """Places an array of one row per row of a batch on the devices."""
+    placed = sharding.place_batch([array], run.program.mesh, run.cfg.train.batch_size)
+    return jax.tree.leaves(placed)[0]
 
 
 class _Present:
@@ -173,6 +169,7 @@ class _Present:
         )
 
     def predict(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        batch = {"inputs": _place(self._run, inputs), "targets": self._targets}
+        placed = jax.tree.map(functools.partial(_place, self._run), inputs)
+        batch = {"inputs": placed, "targets": self._targets}
         _, predictions = self._run.program.eval_step(self._params, batch)
         return jax.device_get(predictions)

@@ -5,6 +5,7 @@ are better than their group (objectives/policy_gradient.py has the equations and
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple, TypeVar
@@ -46,7 +47,7 @@ from flaxformer_lite.objectives.policy_gradient import (
 from flaxformer_lite.objectives.rewards.call import call_reward
 from flaxformer_lite.objectives.rows import Example, TableRecords, fill_row
 from flaxformer_lite.objectives.sums import LossSums
-from flaxformer_lite.objectives.tables.breakdown import Breakdown, shorten_text
+from flaxformer_lite.objectives.tables.breakdown import Breakdown, Cell, shorten_text
 from flaxformer_lite.objectives.tables.chat import (
     VARIABLES,
     ChatTask,
@@ -60,10 +61,11 @@ from flaxformer_lite.objectives.tables.writing import METRICS
 from flaxformer_lite.types import Arrays, Batch, Predictions
 
 AnyArray = TypeVar("AnyArray", jax.Array, np.ndarray)
-# The largest difference of log-probabilities, in float32, between a token as it was drawn, with
-# caches, and the same token read in its whole row.
-CLOSE = 1e-3
-CHUNKS = 4  # of the log-probabilities outside of the loss
+# How far from 1, in float32, the ratio may be between the probability of a token as it was drawn,
+# with caches, and that of the same token read in its whole row. XLA:CPU stays below 1e-5; a GPU's
+# float32 products may have the precision of TF32, and a fault is above 0.1.
+CLOSE = 1e-2
+ROWS = ("input_ids", "segment_ids", "labels", "answers")
 
 
 class Policy(NamedTuple):
@@ -72,24 +74,6 @@ class Policy(NamedTuple):
     projection: DeferredLogits
     reference: DeferredLogits | None
     inputs: dict[str, jax.Array]
-
-
-class Answers(NamedTuple):
-    """The answers of a batch as rows of tokens: arrays [B, G, T].
-
-    Attributes:
-      input_ids: prompt and answer, then padding.
-      segment_ids: 1 for them, 0 for padding.
-      labels: the next token of each.
-      answers: 1 where that is a token of the answer.
-      log_probs: its log-probability.
-    """
-
-    input_ids: np.ndarray
-    segment_ids: np.ndarray
-    labels: np.ndarray
-    answers: np.ndarray
-    log_probs: np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,13 +164,12 @@ class Grpo(ChatTask):
         return AuxiliaryModel("kl_model", source=self.kl_model)
 
     def check(self, model: ModelConfig, records: TableRecords) -> None:
-        drops = {"model.dropout": model.dropout}
-        drops["model.adapter.dropout"] = getattr(model.adapter, "dropout", 0.0)
-        for name, value in drops.items():
+        in_adapter = getattr(model.adapter, "dropout", 0.0)
+        for name, value in (("dropout", model.dropout), ("adapter.dropout", in_adapter)):
             if value:
                 raise ConfigError(
-                    f"{name}={value}: answers are drawn without dropout, so their"
-                    f" log-probabilities would be of other models; set {name}=0."
+                    f"model.{name}={value}: answers are drawn without dropout, so their"
+                    f" log-probabilities would be of other models; set model.{name}=0."
                 )
         if model.logit_softcap and self.temperature != 1:
             raise ConfigError(
@@ -216,18 +199,24 @@ class Grpo(ChatTask):
         """
         nothing = [Drawn(np.zeros(0, np.int32), np.zeros(0, np.float32))] * self.group
         rows = self._rows(records, [self.prompt(records, index)], nothing)
-        inputs = {name: x[0] for name, x in rows._asdict().items()}
+        inputs = {name: x[0] for name, x in rows.items()}
         inputs["rewards"] = np.zeros(self.group, np.float32)
         inputs["example"] = np.asarray(index, np.int32)
         inputs["update"] = np.zeros((), np.int32)
-        return {"inputs": inputs, "targets": {"weights": self._weights(rows.answers)[0]}}
+        return {"inputs": inputs, "targets": {"weights": self._weights(rows["answers"])[0]}}
 
     def _rows(
         self, records: TableRecords, prompts: Sequence[np.ndarray], drawn: Sequence[Drawn]
-    ) -> Answers:
-        """Joins each prompt with each of its answers."""
+    ) -> dict[str, np.ndarray]:
+        """Joins each prompt with each of its answers.
+
+        Returns:
+          Arrays [B, G, T]: input_ids, prompt and answer; segment_ids, 1 for them; labels, the next
+          token of each; answers, 1 where that is of the answer; log_probs, as it was drawn.
+        """
         shape = (len(prompts), self.group, records.length)
-        rows = Answers(*np.zeros((4, *shape), np.int32), np.zeros(shape, np.float32))
+        rows = {name: np.zeros(shape, np.int32) for name in ROWS}
+        rows["log_probs"] = np.zeros(shape, np.float32)
         for number, (ids, log_probs) in enumerate(drawn):
             at = divmod(number, self.group)
             prompt = prompts[at[0]]
@@ -235,11 +224,11 @@ class Grpo(ChatTask):
                 [np.concatenate([prompt, ids])], records.length + 1, records.tokenizer.pad_id
             )
             answer = slice(len(prompt) - 1, len(prompt) - 1 + len(ids))
-            rows.input_ids[at] = whole[:-1]
-            rows.segment_ids[at] = segments[:-1]
-            rows.labels[at] = whole[1:]
-            rows.answers[at][answer] = 1
-            rows.log_probs[at][answer] = log_probs
+            rows["input_ids"][at] = whole[:-1]
+            rows["segment_ids"][at] = segments[:-1]
+            rows["labels"][at] = whole[1:]
+            rows["answers"][at][answer] = 1
+            rows["log_probs"][at][answer] = log_probs
         return rows
 
     def _weights(self, answers_BGT: np.ndarray) -> np.ndarray:
@@ -251,88 +240,71 @@ class Grpo(ChatTask):
         self, model: PresentModel, records: TableRecords, examples: np.ndarray
     ) -> Collected:
         prompts = [self.prompt(records, int(i)) for i in examples]
-        stops = self.limits(records)["eos_token_id"]
-        stops = tuple(np.atleast_1d(stops).tolist())
+        stops = np.atleast_1d(self.limits(records)["eos_token_id"])
         drawn = model.draw(
             prompts,
             samples=self.group,
             width=records.length - self.answer_length,
             max_new_tokens=self.answer_length,
             temperature=self.temperature,
-            eos_token_id=stops,
+            eos_token_id=tuple(stops.tolist()),
         )
-        written = []
-        is_cut = np.zeros((len(prompts), self.group), bool)
-        for number, (ids, _) in enumerate(drawn):
-            is_cut[divmod(number, self.group)] = ids[-1] not in stops
-            written.append(records.tokenizer.decode(ids.tolist()))
-        counts_N = np.asarray([len(each.ids) for each in drawn])
+        shape = (len(prompts), self.group)
+        written = [records.tokenizer.decode(ids.tolist()) for ids, _ in drawn]
+        counts_N = np.asarray([len(ids) for ids, _ in drawn])
+        is_cut_N = ~np.isin([ids[-1] for ids, _ in drawn], stops)
         answered = np.repeat(examples, self.group)
-        by_name = self._rewards(records, answered, written, counts_N, is_cut.reshape(-1))
-        rewards_BG = self._total(by_name).reshape(is_cut.shape)
-        rows = self._rows(records, prompts, drawn)
-        is_answer_BGT = rows.answers > 0
-        inputs = rows._asdict()
+        by_name = self.reward_answers(records, answered, written, counts_N, is_cut_N)
+        rewards_BG = self.sum_rewards(by_name).reshape(shape)
+        inputs = self._rows(records, prompts, drawn)
+        drawn_BGT = inputs["log_probs"]
+        is_answer_BGT = inputs["answers"] > 0
         inputs["rewards"] = rewards_BG
         inputs["example"] = examples.astype(np.int32)
         inputs["update"] = np.zeros(len(examples), np.int32)
         predicted = model.predict(inputs)
-        drawn_BGT = rows.log_probs
         inputs["log_probs"] = predicted["log_probs"]
         if self.drop_cut:
-            inputs["answers"] = rows.answers * ~is_cut[:, :, None]
+            inputs["answers"] = inputs["answers"] * ~is_cut_N.reshape(*shape, 1)
         # Of the model itself, as those of the sampler are, whatever the temperature.
-        gap_BGT = np.where(is_answer_BGT, predicted["model_log_probs"] - drawn_BGT, 0.0)
-        chosen = predicted["log_probs"][is_answer_BGT]
-        is_equal_B = (rewards_BG == rewards_BG[:, :1]).all(axis=1)
-        ratio_BGT = np.abs(np.expm1(gap_BGT))
-        if model.dtype == "float32" and not ratio_BGT.max() <= CLOSE:
-            worst = np.unravel_index(np.argmax(ratio_BGT), ratio_BGT.shape)
-            column = int(worst[2]) - len(prompts[worst[0]]) + 2
-            raise ConfigError(
-                f"the probability of token {column} of answer {worst[1] + 1} to row"
-                f" {worst[0] + 1} of the batch is {ratio_BGT.max():.1e} of it away from its"
-                f" probability as it was drawn, more than {CLOSE:g}; the model computes something"
-                " else with caches, which flaxformer_lite verify shows."
-            )
+        ratio_BGT = np.exp(predicted["model_log_probs"] - drawn_BGT)
+        gap_BGT = np.where(is_answer_BGT, ratio_BGT - 1, 0.0)
+        if model.dtype == "float32":
+            _refuse_gap(np.abs(gap_BGT), list(map(len, prompts)))
         metrics = {
-            "reward": rewards_BG.mean(),
-            "cut": is_cut.mean(),
+            **_reward_metrics(rewards_BG, by_name),
+            "cut": is_cut_N.mean(),
             "tokens": counts_N.mean(),
-            "entropy": -chosen.mean(),
-            "ratio_gap": ratio_BGT.max(),
-            "mean_ratio_gap": ratio_BGT[is_answer_BGT].mean(),
-            "equal_groups": is_equal_B.mean(),
+            "entropy": -predicted["log_probs"][is_answer_BGT].mean(),
+            "ratio_gap": np.abs(gap_BGT).max(),
+            "mean_ratio_gap": np.abs(gap_BGT[is_answer_BGT]).mean(),
+            "equal_groups": (rewards_BG == rewards_BG[:, :1]).all(axis=1).mean(),
         }
-        if len(by_name) > 1:
-            for name, values in by_name.items():
-                metrics[f"reward/{name}"] = values.mean()
         advantages = compute_advantages(jnp.asarray(rewards_BG), normalize=self.normalize)
-        shape = is_cut.shape
         record = {
-            "rows": records.row_of[examples].tolist(),
             "written": np.asarray(written, object).reshape(shape).tolist(),
-            "cut": is_cut.tolist(),
-            "tokens": counts_N.reshape(shape).tolist(),
+            "cut": is_cut_N.reshape(shape).tolist(),
             "rewards": {n: values.reshape(shape).tolist() for n, values in by_name.items()},
             "advantages": np.asarray(advantages).tolist(),
-            "gaps": ratio_BGT.max(axis=2).tolist(),
+            "gaps": np.abs(gap_BGT).max(axis=2).tolist(),
         }
         of_tokens = []
         for gaps_T, is_answer_T in zip(_rows_of(gap_BGT), _rows_of(is_answer_BGT), strict=True):
-            of_tokens.append(np.expm1(gaps_T[is_answer_T]).tolist())
-        details = {"token_gaps": of_tokens}
-        plain = {name: float(value) for name, value in metrics.items()}
+            of_tokens.append(gaps_T[is_answer_T].tolist())
+        targets = {"weights": self._weights(inputs["answers"])}
         return Collected(
-            inputs, {"weights": self._weights(inputs["answers"])}, plain, record, details
+            {"inputs": inputs, "targets": targets},
+            {name: float(value) for name, value in metrics.items()},
+            record,
+            {"token_gaps": of_tokens},
         )
 
-    def _rewards(
+    def reward_answers(
         self,
         records: TableRecords,
-        examples: np.ndarray,
+        examples: Sequence[int] | np.ndarray,
         written: Sequence[str],
-        counts: np.ndarray,
+        counts: Sequence[int] | np.ndarray,
         is_cut: np.ndarray,
     ) -> dict[str, np.ndarray]:
         """Returns the rewards of answers to examples, float32 [N], by the name of the reward."""
@@ -355,12 +327,10 @@ class Grpo(ChatTask):
             )
         return {name: call_reward(name, asked, self.reward_seconds) for name in self.rewards}
 
-    def _total(self, by_name: Mapping[str, np.ndarray]) -> np.ndarray:
+    def sum_rewards(self, by_name: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Sums rewards, each times its weight."""
         weights = self.reward_weights or (1.0,) * len(self.rewards)
-        total = np.zeros_like(by_name[self.rewards[0]])
-        for name, weight in zip(self.rewards, weights, strict=True):
-            total += np.float32(weight) * by_name[name]
-        return total
+        return np.asarray(weights, np.float32) @ np.stack(list(by_name.values()))
 
     def outputs(
         self, model: nn.Module, inputs: Arrays, kl_model: nn.Module | None = None
@@ -376,7 +346,7 @@ class Grpo(ChatTask):
         return Policy(model.features(**tokens).projection, reference, others)
 
     def _log_probs(
-        self, projection: DeferredLogits, labels_NT: jax.Array, chunks: int
+        self, projection: DeferredLogits, labels_NT: jax.Array, chunks: int = 4
     ) -> jax.Array:
         """Computes the log-probabilities of labels at the temperature, float32 [N, T]."""
         if self.temperature != 1:
@@ -440,10 +410,10 @@ class Grpo(ChatTask):
         """Returns the log-probabilities of the labels at the temperature, and at 1, [B, G, T]."""
         shape = outputs.inputs["labels"].shape
         labels_NT = _rows_of(outputs.inputs["labels"])
-        tempered_NT = self._log_probs(outputs.projection, labels_NT, CHUNKS)
+        tempered_NT = self._log_probs(outputs.projection, labels_NT)
         plain_NT = tempered_NT
         if self.temperature != 1:
-            plain_NT = token_log_probs(outputs.projection, labels_NT, chunks=CHUNKS)
+            plain_NT = token_log_probs(outputs.projection, labels_NT)
         return {"log_probs": tempered_NT.reshape(shape), "model_log_probs": plain_NT.reshape(shape)}
 
     def check_first_update(self, metrics: Mapping[str, float], dtype: str) -> None:
@@ -465,14 +435,10 @@ class Grpo(ChatTask):
         if "written" not in predictions:
             return {}
         metrics = super().scores(predictions, examples, data)
-        total, by_name = self._held_out_rewards(predictions, examples, data)
-        metrics["reward"] = float(total.mean())
+        total, by_name = _reward_held_out(self, data, _listed(predictions, examples))
         metrics["tokens"] = float(predictions["tokens"].mean())
         metrics["cut"] = float((predictions["tokens"] >= self.answer_length).mean())
-        if len(by_name) > 1:
-            for name, values in by_name.items():
-                metrics[f"reward/{name}"] = float(values.mean())
-        return metrics
+        return metrics | _reward_metrics(total, by_name)
 
     def breakdown(
         self, predictions: Predictions, examples: np.ndarray, data: Dataset
@@ -480,22 +446,14 @@ class Grpo(ChatTask):
         """Tabulates what was written for held-out prompts by its reward."""
         if "written" not in predictions:
             return []
-        total, _ = self._held_out_rewards(predictions, examples, data)
-        rows = []
+        total, _ = _reward_held_out(self, data, _listed(predictions, examples))
+        rows: list[list[Cell]] = []
         for i in np.argsort(-total, kind="stable"):
             prompt, reference = self.prompt_and_reference(data.records, int(examples[i]))
             texts = (prompt, predictions["written"][i], reference or "")
             rows.append([float(total[i]), *map(shorten_text, texts)])
         head = ("reward", "prompt", "written", "reference")
         return [Breakdown("answers by their reward", head, rows)]
-
-    def _held_out_rewards(
-        self, predictions: Predictions, examples: np.ndarray, data: Dataset
-    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        counts = predictions["tokens"]
-        is_cut = counts >= self.answer_length
-        by_name = self._rewards(data.records, examples, predictions["written"], counts, is_cut)
-        return self._total(by_name), by_name
 
     def fit_baseline(self, data: Dataset) -> Json:
         return {}
@@ -528,9 +486,7 @@ class Grpo(ChatTask):
                 of_rewards.append(f"{name} {values[row][i]:.4g}")
             gap = record["gaps"][row][i]
             text = repr(record["written"][row][i])[1:-1]
-            end = ""
-            if record["cut"][row][i]:
-                end = " (cut)"
+            end = " (cut)" * record["cut"][row][i]
             lines.append(
                 f"{', '.join(of_rewards)}; advantage {record['advantages'][row][i]:.4g}; worst"
                 f" ratio to the sampler {gap:.0e}: {text}{end}"
@@ -539,6 +495,44 @@ class Grpo(ChatTask):
                 gaps = record["token_gaps"][row * self.group + i]
                 lines.append(f"    of its tokens {' '.join(format(gap, '.0e') for gap in gaps)}")
         return lines
+
+
+def _reward_metrics(total: np.ndarray, by_name: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """Returns the mean reward, and that of each of several."""
+    metrics = {"reward": float(total.mean())}
+    if len(by_name) > 1:
+        for name, values in by_name.items():
+            metrics[f"reward/{name}"] = float(values.mean())
+    return metrics
+
+
+def _refuse_gap(gap_BGT: np.ndarray, prompts: Sequence[int]) -> None:
+    """Refuses ratios too far from 1, and names the token; `prompts` are the lengths of prompts."""
+    row, answer, column = np.unravel_index(np.argmax(gap_BGT), gap_BGT.shape)
+    worst = gap_BGT[row, answer, column]
+    if not worst <= CLOSE:
+        token = column - prompts[row] + 2
+        raise ConfigError(
+            f"the probability of token {token} of answer {answer + 1} to row {row} of the batch is"
+            f" {worst:.1e} of it away from its probability as it was drawn, more than {CLOSE:g};"
+            " the model computes something else with caches, which flaxformer_lite verify shows."
+        )
+
+
+@functools.lru_cache(maxsize=1)  # scores and tables of an evaluation ask, and a reward may be dear
+def _reward_held_out(
+    task: Grpo, data: Dataset, answers: tuple[tuple[int, str, int], ...]
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Returns the sum of rewards, and each of them, of answers: example, text, and tokens."""
+    examples, written, counts = zip(*answers, strict=True)
+    is_cut = np.asarray(counts) >= task.answer_length
+    by_name = task.reward_answers(data.records, examples, written, counts, is_cut)
+    return task.sum_rewards(by_name), by_name
+
+
+def _listed(predictions: Predictions, examples: np.ndarray) -> tuple[tuple[int, str, int], ...]:
+    columns = (examples, predictions["written"], predictions["tokens"])
+    return tuple(zip(*map(np.ndarray.tolist, columns), strict=True))
 
 
 def _rows_of(x_BGT: AnyArray) -> AnyArray:
