@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from flaxformer_lite import pages
 from flaxformer_lite.cli import current_folder
+from flaxformer_lite.config.architecture import OTHER_NAMES
 from flaxformer_lite.config.rules import (
     SECRET,
     ConfigError,
@@ -41,46 +42,20 @@ NUMBERS = (  # pattern of a parser's message, our message
     (r"Non-boolean argument to boolean flag (.*)", r"must be true or false, not '\1'."),
 )
 # Our fields, by the names that other libraries give them.
-ALIASES = {
-    "num_layers": ("encoder_layers", "decoder_layers"),
-    "n_layer": ("encoder_layers", "decoder_layers"),
-    "n_layers": ("encoder_layers", "decoder_layers"),
-    "num_hidden_layers": ("encoder_layers", "decoder_layers"),
-    "hidden_size": ("d_model",),
-    "n_embd": ("d_model",),
-    "hidden_dim": ("d_model",),
+ALIASES = OTHER_NAMES | {
+    **dict.fromkeys(
+        ("seq_len", "seq_length", "sequence_length", "max_seq_length"), ("length", "max_length")
+    ),
+    **dict.fromkeys(("model", "model_name_or_path"), ("init_from",)),
+    **dict.fromkeys(("max_steps", "num_train_steps", "max_iters"), ("steps",)),
+    **dict.fromkeys(("num_train_epochs", "num_epochs"), ("epochs",)),
+    **dict.fromkeys(("gradient_accumulation_steps", "grad_accum"), ("accumulate",)),
+    **dict.fromkeys(("max_grad_norm", "grad_clip"), ("clip_norm",)),
     "width": ("d_model",),
-    "n_head": ("num_heads",),
-    "n_heads": ("num_heads",),
-    "num_attention_heads": ("num_heads",),
-    "n_kv_heads": ("num_kv_heads",),
-    "num_key_value_heads": ("num_kv_heads",),
-    "intermediate_size": ("mlp_dim",),
-    "d_ff": ("mlp_dim",),
-    "ffn_dim": ("mlp_dim",),
-    "n_inner": ("mlp_dim",),
-    "max_position_embeddings": ("max_length",),
-    "n_positions": ("max_length",),
-    "block_size": ("max_length",),
-    "seq_len": ("length", "max_length"),
-    "seq_length": ("length", "max_length"),
-    "sequence_length": ("length", "max_length"),
-    "max_seq_length": ("length", "max_length"),
     "warmup_ratio": ("warmup_share",),
-    "model": ("init_from",),
-    "model_name_or_path": ("init_from",),
-    "max_steps": ("steps",),
-    "num_train_steps": ("steps",),
-    "max_iters": ("steps",),
-    "num_train_epochs": ("epochs",),
-    "num_epochs": ("epochs",),
     "metric_for_best_model": ("best",),
     "early_stopping_patience": ("patience",),
     "ema_decay": ("ema",),
-    "gradient_accumulation_steps": ("accumulate",),
-    "grad_accum": ("accumulate",),
-    "max_grad_norm": ("clip_norm",),
-    "grad_clip": ("clip_norm",),
 }
 
 

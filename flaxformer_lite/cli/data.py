@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from flaxformer_lite.cli import command_line
+from flaxformer_lite.cli.read_page import read_page
 from flaxformer_lite.cli.render_example import Renderer, parts_of
 from flaxformer_lite.cli.tables import make_console
 from flaxformer_lite.config import ExperimentConfig, plugin_name
@@ -26,8 +26,6 @@ from flaxformer_lite.files.read import escape_controls
 from flaxformer_lite.models import build_model
 from flaxformer_lite.runs import packing
 from flaxformer_lite.runs.start import warm_start
-from flaxformer_lite.runs.start.adopt import read_experiment
-from flaxformer_lite.runtime import invocation
 from flaxformer_lite.sharding.activations import MESH_AXES
 from flaxformer_lite.training.program import with_steps
 
@@ -43,11 +41,7 @@ Texts = Mapping[str, tuple[Corpus, Records]]
 def run(args: argparse.Namespace) -> None:
     """Prints statistics or examples, or tokenizes, as `args.what` says."""
     flags.FLAGS.mark_as_parsed()  # grain reads flags of its own
-    cfg = read_experiment(
-        command_line.config(args.overrides),
-        given=invocation.fields_given(args.overrides),
-        allow_plugins=args.allow_plugins,
-    )
+    cfg = read_page(args)
     begun = time.time()
     clock = time.monotonic()
     cfg = name_held_out(cfg)

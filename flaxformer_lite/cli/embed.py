@@ -7,12 +7,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flaxformer_lite.cli import command_line
-from flaxformer_lite.cli.open_model import folder_of, open_named_model, print_notice, print_warnings
+from flaxformer_lite.cli.open_model import (
+    folder_of,
+    load_named_layers,
+    open_named_model,
+    print_notice,
+    print_warnings,
+)
 from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.publish import new_file
 from flaxformer_lite.inference.embed import Vectors, embed, similarity
-from flaxformer_lite.model_details import load_sentence_layers
 from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
 
 if TYPE_CHECKING:
@@ -30,9 +35,7 @@ def run(args: argparse.Namespace) -> None:
     if not texts:
         raise ConfigError("no text: pass --text TEXT, several times to compare, or --file FILE.")
     folder = folder_of(args.model)
-    layers = load_sentence_layers(folder, allow_plugins=args.allow_plugins)
-    if args.size is not None:
-        layers = layers.cut(args.size, "--size")
+    layers = load_named_layers(args, folder)
     _check_out(args.out, layers.kind)
     if args.prompt is not None:
         prompt = args.prompt

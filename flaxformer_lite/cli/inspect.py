@@ -108,13 +108,10 @@ def published_names(cfg: ModelConfig, params: dict) -> Mapping[str, Shaped]:
     """
     family = registry.resolve("models", cfg.family)
     flat = flatten_dict(params, sep="/")
-    factors: tuple[str, ...] = ()
-    if cfg.adapter is not None:
-        factors = cfg.adapter.factors
     adapter = {}
     base = {}
     for path, leaf in flat.items():
-        if path.rpartition("/")[2] in factors:
+        if cfg.adapter is not None and cfg.adapter.is_factor(path):
             adapter[path] = leaf
         else:
             base[path] = leaf

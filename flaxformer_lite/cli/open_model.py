@@ -11,11 +11,12 @@ import flax.linen as nn
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import escape_controls
-from flaxformer_lite.model_details import load_tokenizer
+from flaxformer_lite.model_details import load_sentence_layers, load_tokenizer
 from flaxformer_lite.model_folder import on_disk
 from flaxformer_lite.nn.adapters.merge import merge_adapter
 from flaxformer_lite.open_model import load_pretrained
 from flaxformer_lite.pretrained.folder import check_exists
+from flaxformer_lite.pretrained.sentences import SentenceLayers
 from flaxformer_lite.runtime.log import capture_logs
 from flaxformer_lite.storage.stores import restore_addresses
 from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
@@ -64,6 +65,14 @@ def open_model(
         if "quantize" not in options:
             loaded = merge_adapter(*loaded)
         return Opened(*loaded, tokenizer, folder)
+
+
+def load_named_layers(args: argparse.Namespace, folder: Path) -> SentenceLayers:
+    """Loads the layers of a command's sentence model, cut to the vectors of --size."""
+    layers = load_sentence_layers(folder, allow_plugins=args.allow_plugins)
+    if args.size is None:
+        return layers
+    return layers.cut(args.size, "--size")
 
 
 def open_named_model(

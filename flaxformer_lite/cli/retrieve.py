@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 
-from flaxformer_lite.cli.open_model import Opened, folder_of, open_named_model, print_warnings
+from flaxformer_lite.cli.open_model import (
+    Opened,
+    folder_of,
+    load_named_layers,
+    open_named_model,
+    print_warnings,
+)
 from flaxformer_lite.cli.predict import write_rows
 from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError
@@ -80,9 +86,7 @@ def searches_only(path: str) -> bool:
 def open_sentence_model(args: argparse.Namespace) -> tuple[SentenceLayers, Opened]:
     """Opens the model that a command names, and its layers after the encoder."""
     folder = folder_of(args.model)
-    layers = load_sentence_layers(folder, allow_plugins=args.allow_plugins)
-    if args.size is not None:
-        layers = layers.cut(args.size, "--size")
+    layers = load_named_layers(args, folder)
     similarity(layers)  # refuses a way to compare before the weights are read
     return layers, open_named_model(args, folder=folder)
 

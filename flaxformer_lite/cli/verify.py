@@ -9,12 +9,11 @@ import jax
 from flaxformer_lite import sharding
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.cli.open_model import folder_of, print_warnings
+from flaxformer_lite.cli.read_page import read_page
 from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.open_model import load_pretrained
 from flaxformer_lite.runs import mesh_checks
-from flaxformer_lite.runs.start.adopt import read_experiment
-from flaxformer_lite.runtime import invocation
 from flaxformer_lite.sharding import activations
 from flaxformer_lite.verification import mesh
 from flaxformer_lite.verification.finding import Finding
@@ -61,11 +60,7 @@ def _check_folder(args: argparse.Namespace, checks: Sequence[str]) -> list[Findi
 
 def _check_config(args: argparse.Namespace, checks: Sequence[str]) -> list[Finding]:
     """Checks the first weights of a page, and prints what its mesh does."""
-    cfg = read_experiment(
-        command_line.config(args.overrides),
-        given=invocation.fields_given(args.overrides),
-        allow_plugins=args.allow_plugins,
-    )
+    cfg = read_page(args)
     mesh_checks.check_mesh(cfg, jax.device_count())
     wanted = mesh.reference(cfg)
     findings = []

@@ -464,20 +464,20 @@ class ModelConfig(Execution, Architecture):
         return Execution(**{name: getattr(self, name) for name in EXECUTION_FIELDS})
 
 
-# Names of fields in other libraries, with ours.
-OTHER_NAMES = {
+# Names of fields in other libraries, with ours; cli/command_line.py adds those of training.
+OTHER_NAMES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(
         ("num_layers", "num_hidden_layers", "n_layer", "n_layers"),
-        "encoder_layers or decoder_layers",
+        ("encoder_layers", "decoder_layers"),
     ),
-    **dict.fromkeys(("hidden_size", "n_embd", "hidden_dim", "embed_dim"), "d_model"),
-    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads"), "num_heads"),
-    **dict.fromkeys(("intermediate_size", "n_inner", "d_ff", "ffn_dim"), "mlp_dim"),
-    **dict.fromkeys(("max_position_embeddings", "n_positions", "block_size"), "max_length"),
-    **dict.fromkeys(("hidden_dropout_prob", "dropout_rate", "resid_pdrop"), "dropout"),
-    **dict.fromkeys(("hidden_act", "activation_function"), "activation"),
-    "num_key_value_heads": "num_kv_heads",
-    "num_classes": "num_labels",
+    **dict.fromkeys(("hidden_size", "n_embd", "hidden_dim", "embed_dim"), ("d_model",)),
+    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads"), ("num_heads",)),
+    **dict.fromkeys(("num_key_value_heads", "n_kv_heads"), ("num_kv_heads",)),
+    **dict.fromkeys(("intermediate_size", "n_inner", "d_ff", "ffn_dim"), ("mlp_dim",)),
+    **dict.fromkeys(("max_position_embeddings", "n_positions", "block_size"), ("max_length",)),
+    **dict.fromkeys(("hidden_dropout_prob", "dropout_rate", "resid_pdrop"), ("dropout",)),
+    **dict.fromkeys(("hidden_act", "activation_function"), ("activation",)),
+    "num_classes": ("num_labels",),
 }
 
 
@@ -490,7 +490,8 @@ def check_names(fields: Iterable[str]) -> None:
     known = [field.name for field in dataclasses.fields(ModelConfig)]
     for name in fields:
         if name in OTHER_NAMES:
-            raise ConfigError(f"{name}: no field of ModelConfig; write {OTHER_NAMES[name]}.")
+            ours = " or ".join(OTHER_NAMES[name])
+            raise ConfigError(f"{name}: no field of ModelConfig; write {ours}.")
         if name not in known:
             way_out = registry.did_you_mean(name, known) or "; leave it out."
             raise ConfigError(f"{name}: no field of ModelConfig{way_out}")

@@ -280,6 +280,10 @@ class AdapterConfig(Record, abc.ABC):
         """Returns whether the kernel at this path is adapted."""
         return not self.trains(path) and matches_any(self.targets, path)
 
+    def is_factor(self, path: str) -> bool:
+        """Returns whether the parameter at this path is one of the adapter's own."""
+        return path.rpartition("/")[2] in self.factors
+
     def adapts_table(self, path: str) -> bool:
         """Returns whether the table of the logits at this path is adapted.
 

@@ -3,9 +3,7 @@
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import itertools
-import json
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +22,8 @@ from flaxformer_lite.config import (
     to_config_dict,
 )
 from flaxformer_lite.data import shards, token_files, tokenizing
-from flaxformer_lite.data.open_tokenizer import open_tokenizer
+from flaxformer_lite.data.digests import digest_of
+from flaxformer_lite.data.open_tokenizer import make_tokenizer
 from flaxformer_lite.data.split import SPLITS, Split, split_of
 from flaxformer_lite.data.text import Source, open_source
 from flaxformer_lite.objectives.base import Objective
@@ -32,7 +31,7 @@ from flaxformer_lite.objectives.packing import Packing, shift_of
 from flaxformer_lite.objectives.rows import CountedRecords
 from flaxformer_lite.runtime import progress
 from flaxformer_lite.storage import content_cache
-from flaxformer_lite.text import tokenizer, tokenizer_training
+from flaxformer_lite.text import tokenizer_training
 from flaxformer_lite.text.tokenizer import Tokenizer
 
 FORMAT = "4"  # to increase if the files below, the split or the training of a tokenizer change
@@ -161,7 +160,7 @@ def read_text(cfg: DataConfig, fields: tuple[str, ...], *, all_held_out: bool = 
     split = functools.cache(lambda: split_of(source.documents(), share, source.where))
     if source.has_tokens:
         _check_tokens(cfg, source)
-    return Text(source, split, share, _hash(FORMAT, source.fingerprint, source.fields, share))
+    return Text(source, split, share, digest_of([FORMAT, source.fingerprint, source.fields, share]))
 
 
 def shared_tokenizer(cfg: DataConfig, texts: Sequence[Text]) -> TokenizerConfig:
@@ -188,14 +187,14 @@ def open_corpus(
     """
     text = read_text(cfg, fields, all_held_out=all_held_out)
     if all_held_out or not cfg.eval_path:
-        return _tokenized(cfg, text, _tokenizer(cfg, [text]), skeleton)
+        return _tokenized(cfg, text, _tokenizer(cfg, text), skeleton)
     eval_cfg = dataclasses.replace(cfg, path=cfg.eval_path, eval_path="")
     with _naming_eval_path():  # before the training text is tokenized, which may take hours
         eval_text = read_text(eval_cfg, fields, all_held_out=True)
-    corpus = _tokenized(cfg, text, _tokenizer(cfg, [text]), skeleton)
+    corpus = _tokenized(cfg, text, _tokenizer(cfg, text), skeleton)
     with _naming_eval_path():
         held = _tokenized(eval_cfg, eval_text, corpus.tokenizer, skeleton)
-    key = _hash(corpus.fingerprint, held.fingerprint)
+    key = digest_of([corpus.fingerprint, held.fingerprint])
     tokens = {**corpus.tokens, "eval": held.tokens["eval"]}
     return dataclasses.replace(corpus, tokens=tokens, fingerprint=key)
 
@@ -217,7 +216,7 @@ def _tokenized(cfg: DataConfig, text: Text, chosen: Tokenizer, skeleton: str) ->
     keys: list[object] = [text.key, chosen.fingerprint]
     if begin:  # without it the key is that of older versions, whose caches are found
         keys.append(begin)
-    key = _hash(*keys)
+    key = digest_of(keys)
 
     def copy(folder: Path) -> None:
         token_files.copy(source.files, chosen, text.share, source.where, folder)
@@ -255,7 +254,7 @@ def open_records(
         to_config_dict(objective).to_json(),
         *registry.code_of(type(objective)),
     )
-    key = _hash(corpus.fingerprint, *made_by, length, target_length)
+    key = digest_of([corpus.fingerprint, *made_by, length, target_length])
     tokens = corpus.tokens[split]
     shifted = {}
     # An objective of one packing, such as a plug-in's, need not know of shifts.
@@ -334,12 +333,8 @@ def _check_tokens(cfg: DataConfig, source: Source) -> None:
         )
 
 
-def _tokenizer(cfg: DataConfig, texts: Sequence[Text]) -> Tokenizer:
-    if cfg.tokenizer.path:
-        return open_tokenizer(cfg.tokenizer.path, cfg.tokenizer.add, cfg.tokenizer.frame)
-    if cfg.tokenizer.name == "bytes":
-        return tokenizer.Bytes().with_tokens(cfg.tokenizer.add)
-    return tokenizer.load(_train_tokenizer(cfg, texts)).with_tokens(cfg.tokenizer.add)
+def _tokenizer(cfg: DataConfig, text: Text) -> Tokenizer:
+    return make_tokenizer(cfg.tokenizer, lambda: _train_tokenizer(cfg, [text]))
 
 
 def _train_tokenizer(cfg: DataConfig, texts: Sequence[Text]) -> Path:
@@ -356,7 +351,7 @@ def _train_tokenizer(cfg: DataConfig, texts: Sequence[Text]) -> Path:
     keys: str | list[str] = [text.key for text in texts]
     if len(texts) == 1:
         keys = texts[0].key  # not in a list, as in the caches of older versions
-    digest = _hash(keys, *cfg.tokenizer.training)
+    digest = digest_of([keys, *cfg.tokenizer.training])
     return content_cache.folder(cfg.cache, f"tokenizer-{digest}", write)
 
 
@@ -377,7 +372,3 @@ def _mapped(path: Path, dtype: type) -> np.ndarray:
     if not path.stat().st_size:
         return np.zeros(0, dtype)
     return np.memmap(path, dtype, "r")
-
-
-def _hash(*parts: object) -> str:
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

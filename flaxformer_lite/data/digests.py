@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.files.read import read_object
-from flaxformer_lite.storage import content_cache
+from flaxformer_lite.files.read import open_regular, read_object
+from flaxformer_lite.storage import compressed, content_cache
 
 FORMAT = "1"  # increase when what is hashed changes
 MANY = 64  # hashes of more files are cached
+BLOCK = 1 << 20  # bytes read at a time
 LARGE = 1 << 22  # and hashes of more bytes; fewer are read in a moment
 SETTLED = 10  # seconds after a change in which another one might have the same timestamp
 
@@ -21,6 +22,17 @@ SETTLED = 10  # seconds after a change in which another one might have the same 
 def digest_of(parts: object) -> str:
     """Hashes what a cached folder depends on, for its name."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def hash_content(digest: "hashlib._Hash", file: Path, where: str) -> None:
+    """Adds the content of a file to a digest, block by block.
+
+    Raises:
+      ConfigError: it cannot be read; names `where`.
+    """
+    with compressed.reading(file, where), open_regular(file) as stream:
+        for block in iter(lambda: stream.read(BLOCK), b""):
+            digest.update(block)
 
 
 def remembered(

@@ -29,14 +29,14 @@ from flaxformer_lite.data.encoded_rows import (
     made_by,
     row_errors,
 )
-from flaxformer_lite.data.open_tokenizer import open_tokenizer
+from flaxformer_lite.data.open_tokenizer import make_tokenizer
 from flaxformer_lite.data.scan import RoleRow, Scan, count_shared, scan_table
 from flaxformer_lite.data.split import SPLITS
 from flaxformer_lite.data.table import Table
 from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.runtime import progress
 from flaxformer_lite.storage import content_cache
-from flaxformer_lite.text import tokenizer, tokenizer_training
+from flaxformer_lite.text import tokenizer_training
 from flaxformer_lite.text.tokenizer import Tokenizer
 
 DROP = "leave such rows out with --config.data.drop_incomplete=True"
@@ -75,7 +75,9 @@ def open_labelled(
     names = columns_of(objective, tables["train"], cfg.columns)
     rows = {name: by_role(objective, part, cfg.columns) for name, part in tables.items()}
     objective = _fitted(cfg, objective, tables["train"], rows["train"], names, labels)
-    chosen = _tokenizer(cfg, tables["train"], rows["train"])
+    chosen = make_tokenizer(
+        cfg.tokenizer, lambda: _train_tokenizer(cfg, tables["train"], rows["train"])
+    )
     records = {}
     for name in SPLITS:
         with _all_doubts(objective, rows):
@@ -240,11 +242,8 @@ def _scanned(
     return result
 
 
-def _tokenizer(cfg: DataConfig, read: Table, rows: Sequence[RoleRow]) -> Tokenizer:
-    if cfg.tokenizer.path:
-        return open_tokenizer(cfg.tokenizer.path, cfg.tokenizer.add, cfg.tokenizer.frame)
-    if cfg.tokenizer.name == "bytes":
-        return tokenizer.Bytes().with_tokens(cfg.tokenizer.add)
+def _train_tokenizer(cfg: DataConfig, read: Table, rows: Sequence[RoleRow]) -> Path:
+    """Returns the folder of a tokenizer that is trained on the rows, unless it is cached."""
 
     def write(folder: Path) -> None:
         name = cfg.tokenizer.name
@@ -253,10 +252,8 @@ def _tokenizer(cfg: DataConfig, read: Table, rows: Sequence[RoleRow]) -> Tokeniz
         with progress.working(f"training the {name} tokenizer"):
             tokenizer_training.train(cfg.tokenizer, _texts(sample)).save(folder)
 
-    parts = "labelled", read.fingerprint, cfg.columns, *cfg.tokenizer.training
-    digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
-    trained = tokenizer.load(content_cache.folder(cfg.cache, f"tokenizer-{digest}", write))
-    return trained.with_tokens(cfg.tokenizer.add)
+    digest = digest_of(["labelled", read.fingerprint, cfg.columns, *cfg.tokenizer.training])
+    return content_cache.folder(cfg.cache, f"tokenizer-{digest}", write)
 
 
 def _characters(rows: Sequence[RoleRow]) -> float:

@@ -1,8 +1,9 @@
-"""Opens the tokenizer that `data.tokenizer.path` names."""
+"""Opens the tokenizer that `data.tokenizer` names."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
+from flaxformer_lite.config import TokenizerConfig
 from flaxformer_lite.storage import fetch
 from flaxformer_lite.text import folder_rules, older_files, tokenizer
 from flaxformer_lite.text.tokenizer import Tokenizer
@@ -30,3 +31,20 @@ def open_tokenizer(
 
     local = fetch.on_disk(path, choose)
     return tokenizer.load(local, given=path, frame=frame).with_tokens(add)
+
+
+def make_tokenizer(cfg: TokenizerConfig, train: Callable[[], Path]) -> Tokenizer:
+    """Returns the tokenizer that a config names.
+
+    Args:
+      cfg: data.tokenizer.
+      train: returns the folder of one that is trained on the data, if the config asks for that.
+
+    Raises:
+      ConfigError: as in `open_tokenizer`.
+    """
+    if cfg.path:
+        return open_tokenizer(cfg.path, cfg.add, cfg.frame)
+    if cfg.name == "bytes":
+        return tokenizer.Bytes().with_tokens(cfg.add)
+    return tokenizer.load(train()).with_tokens(cfg.add)

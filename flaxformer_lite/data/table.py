@@ -30,7 +30,6 @@ from flaxformer_lite.storage.stores import StorageError
 FORMAT = "3"  # increase when the rows that are read from a file, or their files, change
 SMALL = 1 << 20  # bytes of files whose rows stay in memory
 LARGEST = 1 << 31  # most bytes of a .json file, which is read in one piece
-BLOCK = 1 << 20  # bytes hashed at a time
 NUMBERS = 1 << 16  # row numbers hashed at a time
 # names in a folder of splits
 SPLITS = {
@@ -177,9 +176,7 @@ def _content(files: Sequence[Path], where: str, root: str) -> tuple[str, int]:
     def hashed() -> str:
         digest = hashlib.sha256()
         for file in files:
-            with compressed.reading(file, where), open_regular(file) as stream:
-                while block := stream.read(BLOCK):
-                    digest.update(block)
+            digests.hash_content(digest, file, where)
         return digest.hexdigest()
 
     with contextlib.suppress(OSError):

@@ -197,9 +197,7 @@ def _content(files: Sequence[File], where: str, root: str) -> tuple[str, int]:
                 digest.update(f"{form} {path.size} {path.version}\n".encode())
                 continue
             digest.update(f"{form} {path.stat().st_size}\n".encode())
-            with compressed.reading(path, where), path.open("rb") as file:
-                while block := file.read(1 << 20):
-                    digest.update(block)
+            digests.hash_content(digest, path, where)
         return digest.hexdigest()[:16]
 
     if len(here) < len(every):

@@ -8,7 +8,7 @@ from functools import partial
 
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build_config
-from flaxformer_lite.models.weight_map import add_prefix, omit_prefixes
+from flaxformer_lite.models.weight_map import omit_prefixes
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = llama_like.BASE | dict(
@@ -25,7 +25,7 @@ PRESETS = {
 config = partial(build_config, "arcee", BASE, PRESETS, "4.5b")
 Model = llama_like.Model
 LAYER = omit_prefixes(llama_like.LAYER, "mlp.gate_proj")
-BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER)
+BODY = llama_like.decoder_body(LAYER)
 PUBLISHED = llama_like.published(
     "arcee",
     BODY,

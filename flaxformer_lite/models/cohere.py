@@ -15,7 +15,7 @@ from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields, omit_fields
 from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.rope_fields import read_rope
-from flaxformer_lite.models.weight_map import add_prefix, omit_prefixes
+from flaxformer_lite.models.weight_map import omit_prefixes
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = llama_like.BASE | dict(
@@ -40,7 +40,7 @@ Model = llama_like.LanguageModel
 
 
 LAYER = omit_prefixes(llama_like.LAYER, "post_attention_layernorm")
-BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER + llama_like.QK_NORMS)
+BODY = llama_like.decoder_body(LAYER + llama_like.QK_NORMS)
 FIELDS = omit_fields(llama_like.FIELDS, "rms_norm_eps") | dict(
     layer_norm_eps="norm_eps", logit_scale="logit_multiplier"
 )

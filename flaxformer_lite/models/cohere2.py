@@ -17,7 +17,6 @@ from flaxformer_lite.models.fields import (
     write_windows,
 )
 from flaxformer_lite.models.presets import build_config
-from flaxformer_lite.models.weight_map import add_prefix
 from flaxformer_lite.nn.positions.rope import Rope
 
 WINDOW = 4096
@@ -41,7 +40,7 @@ PRESETS = {
 }
 config = partial(build_config, "cohere2", BASE, PRESETS, "r7b")
 Model = llama_like.LanguageModel
-BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", cohere.LAYER)
+BODY = llama_like.decoder_body(cohere.LAYER)
 
 
 def read(fields: Fields) -> ModelFields:

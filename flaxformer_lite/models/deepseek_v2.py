@@ -119,7 +119,7 @@ SIZES = {
 def names(cfg: ModelConfig) -> tuple[WeightRow, ...]:
     query = LATENT_QUERY if latent_of(cfg).q_rank else QUERY
     layer = add_prefix("self_attn", "attention", ATTENTION + query) + REST
-    return llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", layer)
+    return llama_like.decoder_body(layer)
 
 
 def latent_of(cfg: ModelConfig) -> LatentAttentionConfig:

@@ -80,7 +80,7 @@ class Fields:
         """Returns a field that must be at least one."""
         value = self.get(name, default)
         if value < 1:
-            raise ConfigError(f"config.json: {name}={quote_value(value)}: must be at least 1.")
+            raise ConfigError(f"{self.where}{name}={quote_value(value)}: must be at least 1.")
         return value
 
     def nullable(self, name: str, absent: object, null: object = 0) -> Any:
@@ -89,7 +89,7 @@ class Fields:
         value = self.get(name, default, type(absent))
         if self.values.get(name) is not None and value <= 0:
             raise ConfigError(
-                f"config.json: {name}={quote_value(value)}: must be positive; null turns it off."
+                f"{self.where}{name}={quote_value(value)}: must be positive; null turns it off."
             )
         return value
 
@@ -98,7 +98,7 @@ class Fields:
         value = self.get(name, allowed)
         if value != allowed:
             raise ConfigError(
-                f"config.json: {name}={quote_value(value)} changes the numbers, and only"
+                f"{self.where}{name}={quote_value(value)} changes the numbers, and only"
                 f" {allowed!r} is supported here."
             )
 

@@ -20,7 +20,7 @@ from flaxformer_lite.models.fields import (
     write_windows,
 )
 from flaxformer_lite.models.presets import build_config
-from flaxformer_lite.models.weight_map import add_prefix, omit_prefixes, weight_rows
+from flaxformer_lite.models.weight_map import omit_prefixes, weight_rows
 
 BASE = gemma.BASE | dict(
     norm_at=("in", "branch", "final"),
@@ -51,7 +51,7 @@ NORMS = weight_rows(
     ("post_feedforward_layernorm", "mlp_branch_norm"),
 )
 LAYER = omit_prefixes(llama_like.LAYER, "post_attention_layernorm") + NORMS
-BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER)
+BODY = llama_like.decoder_body(LAYER)
 FIELDS = omit_fields(llama_like.FIELDS, "hidden_act") | {"hidden_activation": "activation"}
 
 

@@ -13,7 +13,7 @@ from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.rope_fields import read_rope
-from flaxformer_lite.models.weight_map import add_prefix, omit_prefixes, weight_rows
+from flaxformer_lite.models.weight_map import omit_prefixes, weight_rows
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = llama_like.BASE | dict(
@@ -33,7 +33,7 @@ config = partial(build_config, "glm", BASE, PRESETS, "9b")
 Model = llama_like.LabelingModel
 FUSED = weight_rows(("mlp.gate_up_proj", ("mlp/gate", "mlp/up"), "2OI"))
 LAYER = omit_prefixes(llama_like.LAYER, "mlp.gate_proj", "mlp.up_proj") + FUSED
-BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER)
+BODY = llama_like.decoder_body(LAYER)
 
 
 def read(fields: Fields) -> ModelFields:

@@ -10,7 +10,7 @@ from functools import partial
 from flaxformer_lite.models import glm
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build_config
-from flaxformer_lite.models.weight_map import add_prefix, weight_rows
+from flaxformer_lite.models.weight_map import weight_rows
 
 BASE = glm.BASE | dict(norm_at=("in", "branch", "final"), max_length=32768)
 PRESETS = glm.PRESETS | {
@@ -22,7 +22,7 @@ NORMS = weight_rows(
     ("post_self_attn_layernorm", "attention_branch_norm"),
     ("post_mlp_layernorm", "mlp_branch_norm"),
 )
-BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", glm.LAYER + NORMS)
+BODY = llama_like.decoder_body(glm.LAYER + NORMS)
 PUBLISHED = dataclasses.replace(
     glm.PUBLISHED,
     model_type="glm4",

@@ -13,7 +13,6 @@ from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.rope_fields import read_rope
-from flaxformer_lite.models.weight_map import add_prefix
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -45,7 +44,7 @@ config = partial(build_config, "glm4_moe", BASE, PRESETS, "air")
 Model = llama_like.LanguageModel
 
 LAYER = llama_like.LAYER + llama_like.QK_NORMS + deepseek_v2.EXPERTS
-BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER)
+BODY = llama_like.decoder_body(LAYER)
 
 
 def read(fields: Fields) -> ModelFields:

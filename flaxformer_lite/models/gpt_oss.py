@@ -21,7 +21,7 @@ from flaxformer_lite.models.fields import (
 )
 from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.rope_fields import read_rope, write_unscaled
-from flaxformer_lite.models.weight_map import add_prefix, omit_prefixes, weight_rows
+from flaxformer_lite.models.weight_map import omit_prefixes, weight_rows
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -89,7 +89,7 @@ EXPERTS = weight_rows(
 )
 LAYER = omit_prefixes(llama_like.LAYER, "mlp.") + EXPERTS
 LAYER += weight_rows(("self_attn.sinks", "attention/sinks"))
-BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER)
+BODY = llama_like.decoder_body(LAYER)
 
 
 def read(fields: Fields) -> ModelFields:

@@ -12,7 +12,7 @@ from flaxformer_lite.models import granite
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields, omit_fields, read_types
 from flaxformer_lite.models.presets import build_config
-from flaxformer_lite.models.weight_map import add_prefix, omit_prefixes, weight_rows
+from flaxformer_lite.models.weight_map import omit_prefixes, weight_rows
 from flaxformer_lite.nn.positions.nope import Nope
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -29,7 +29,7 @@ LAYER = omit_prefixes(llama_like.LAYER, "mlp.") + weight_rows(
     ("shared_mlp.input_linear", ("mlp/gate", "mlp/up"), "2OI"),
     ("shared_mlp.output_linear", "mlp/down"),
 )
-BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER)
+BODY = llama_like.decoder_body(LAYER)
 
 
 def read(fields: Fields) -> ModelFields:

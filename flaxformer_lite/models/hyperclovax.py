@@ -12,7 +12,7 @@ from flaxformer_lite.models import granite
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build_config
-from flaxformer_lite.models.weight_map import add_prefix, weight_rows
+from flaxformer_lite.models.weight_map import weight_rows
 
 BASE = llama_like.BASE | dict(
     vocab_size=128256, max_length=131072, norm_at=("in", "branch", "final")
@@ -25,7 +25,7 @@ config = partial(build_config, "hyperclovax", BASE, PRESETS, "14b")
 Model = granite.Model
 
 NORMS = weight_rows(("post_norm1", "attention_branch_norm"), ("post_norm2", "mlp_branch_norm"))
-BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", llama_like.LAYER + NORMS)
+BODY = llama_like.decoder_body(llama_like.LAYER + NORMS)
 BOTH = ("in", "branch", "final")
 
 

@@ -10,7 +10,7 @@ from flaxformer_lite.models.common import experts, llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.rope_fields import read_rope
-from flaxformer_lite.models.weight_map import add_prefix, weight_rows
+from flaxformer_lite.models.weight_map import weight_rows
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -41,7 +41,7 @@ config = partial(build_config, "minimax_m2", BASE, PRESETS, "230b_a10b")
 Model = llama_like.LanguageModel
 CHOICE = weight_rows(("block_sparse_moe.e_score_correction_bias", "mlp/choice_bias"))
 LAYER = mixtral.LAYER + llama_like.QK_NORMS + CHOICE
-BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER)
+BODY = llama_like.decoder_body(LAYER)
 FRACTION = "partial_rotary_factor"
 
 

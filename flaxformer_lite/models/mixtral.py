@@ -10,7 +10,7 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import experts, llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build_config
-from flaxformer_lite.models.weight_map import add_prefix, omit_prefixes, weight_rows
+from flaxformer_lite.models.weight_map import omit_prefixes, weight_rows
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 from flaxformer_lite.nn.positions.rope import Rope
 
@@ -38,7 +38,7 @@ EXPERTS = weight_rows(
     ("block_sparse_moe.experts.{e}.w2", "mlp/expert_{e}/down"),
 )
 LAYER = omit_prefixes(llama_like.LAYER, "mlp.") + EXPERTS
-BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER)
+BODY = llama_like.decoder_body(LAYER)
 
 
 def read(fields: Fields) -> ModelFields:

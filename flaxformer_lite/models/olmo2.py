@@ -13,7 +13,7 @@ from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.rope_fields import read_rope
-from flaxformer_lite.models.weight_map import add_prefix, weight_rows
+from flaxformer_lite.models.weight_map import weight_rows
 from flaxformer_lite.nn.positions.rope import Rope
 
 BASE = llama_like.BASE | dict(
@@ -40,7 +40,7 @@ NORMS = weight_rows(
 LAYER = (
     tuple(row for row in llama_like.LAYER if "norm" not in row.name) + NORMS + llama_like.QK_NORMS
 )
-BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER)
+BODY = llama_like.decoder_body(LAYER)
 
 
 def read_sizes(fields: Fields) -> ModelFields:

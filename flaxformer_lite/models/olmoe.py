@@ -10,7 +10,6 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import experts, llama_like, qwen_like
 from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build_config
-from flaxformer_lite.models.weight_map import add_prefix
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 
 BASE = llama_like.BASE | dict(
@@ -34,11 +33,7 @@ PRESETS = {  # table 1
 }
 config = partial(build_config, "olmoe", BASE, PRESETS, "1b_7b")
 Model = llama_like.SequenceModel
-BODY = llama_like.ENDS + add_prefix(
-    "layers.{i}",
-    "decoder/layer_{i}",
-    llama_like.LAYER + llama_like.QK_NORMS + qwen_like.ROUTED_EXPERTS,
-)
+BODY = llama_like.decoder_body(llama_like.LAYER + llama_like.QK_NORMS + qwen_like.ROUTED_EXPERTS)
 
 
 def read(fields: Fields) -> ModelFields:

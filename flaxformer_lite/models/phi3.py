@@ -15,7 +15,7 @@ from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.rope_fields import read_rope
-from flaxformer_lite.models.weight_map import add_prefix, omit_prefixes, weight_rows
+from flaxformer_lite.models.weight_map import omit_prefixes, weight_rows
 
 BASE = llama_like.BASE | dict(
     vocab_size=32064, max_length=4096, windows=(2047,), pad_token_id=32000
@@ -38,7 +38,7 @@ FUSED = weight_rows(
     ("self_attn.o_proj", "attention/out"),
 )
 LAYER = omit_prefixes(glm.LAYER, "self_attn.") + FUSED
-BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER)
+BODY = llama_like.decoder_body(LAYER)
 
 
 def read(fields: Fields) -> ModelFields:

@@ -10,7 +10,6 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.common import experts, llama_like, qwen_like
 from flaxformer_lite.models.fields import Fields, ModelFields, read_windows
 from flaxformer_lite.models.presets import build_config
-from flaxformer_lite.models.weight_map import add_prefix
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 
 BASE = qwen_like.BASE
@@ -36,11 +35,7 @@ PRESETS = {
 }
 config = partial(build_config, "qwen2_moe", BASE, PRESETS, "a2.7b")
 Model = llama_like.Model
-BODY = llama_like.ENDS + add_prefix(
-    "layers.{i}",
-    "decoder/layer_{i}",
-    llama_like.LAYER + qwen_like.EXPERTS,
-)
+BODY = llama_like.decoder_body(llama_like.LAYER + qwen_like.EXPERTS)
 
 
 def read(fields: Fields) -> ModelFields:

@@ -10,7 +10,6 @@ from functools import partial
 from flaxformer_lite.models.common import llama_like, qwen_like
 from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build_config
-from flaxformer_lite.models.weight_map import add_prefix
 
 BASE = qwen_like.BASE | dict(bias_at=(), qk_norm="rms", head_dim=128, max_length=40960)
 PRESETS = {  # table 1
@@ -27,9 +26,7 @@ PRESETS = {  # table 1
 }
 config = partial(build_config, "qwen3", BASE, PRESETS, "8b")
 Model = llama_like.Model
-BODY = llama_like.ENDS + add_prefix(
-    "layers.{i}", "decoder/layer_{i}", llama_like.LAYER + llama_like.QK_NORMS
-)
+BODY = llama_like.decoder_body(llama_like.LAYER + llama_like.QK_NORMS)
 
 
 def read(fields: Fields) -> ModelFields:

@@ -12,7 +12,7 @@ from flaxformer_lite.models import qwen3_next
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields
 from flaxformer_lite.models.presets import build_config
-from flaxformer_lite.models.weight_map import Head, add_prefix, weight_rows
+from flaxformer_lite.models.weight_map import Head, weight_rows
 
 BASE = qwen3_next.BASE | dict(vocab_size=248320)
 PRESETS = {
@@ -35,9 +35,7 @@ PROJECTIONS = weight_rows(
     ("in_proj_b", "rate"),
     ("in_proj_a", "decay"),
 )
-BODY = llama_like.ENDS + add_prefix(
-    "layers.{i}", "decoder/layer_{i}", qwen3_next.layer(PROJECTIONS)
-)
+BODY = llama_like.decoder_body(qwen3_next.layer(PROJECTIONS))
 SPELLED = llama_like.heads("Qwen3_5Text", only=("sequence_classification", "none"))
 
 

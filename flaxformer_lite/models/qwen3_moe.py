@@ -11,7 +11,6 @@ from flaxformer_lite.models import qwen3
 from flaxformer_lite.models.common import llama_like, qwen_like
 from flaxformer_lite.models.fields import Fields, ModelFields, largest_window
 from flaxformer_lite.models.presets import build_config
-from flaxformer_lite.models.weight_map import add_prefix
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 
 BASE = qwen3.BASE
@@ -37,7 +36,7 @@ PRESETS = {  # table 2
 config = partial(build_config, "qwen3_moe", BASE, PRESETS, "30b_a3b")
 Model = llama_like.Model
 LAYER = llama_like.LAYER + llama_like.QK_NORMS + qwen_like.ROUTED_EXPERTS
-BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER)
+BODY = llama_like.decoder_body(LAYER)
 
 
 def read(fields: Fields) -> ModelFields:

@@ -100,7 +100,7 @@ def layer(projections: tuple[WeightRow, ...]) -> tuple[WeightRow, ...]:
     return plain + GATED + llama_like.QK_NORMS + norm + delta + qwen_like.EXPERTS
 
 
-BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", layer(JOINED))
+BODY = llama_like.decoder_body(layer(JOINED))
 LINEAR = "linear_attention"  # layers with the delta rule
 FULL = "full_attention"
 SIZES = {

@@ -11,7 +11,7 @@ from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.fields import Fields, ModelFields, omit_fields
 from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.rope_fields import read_rope
-from flaxformer_lite.models.weight_map import add_prefix, omit_prefixes, weight_rows
+from flaxformer_lite.models.weight_map import omit_prefixes, weight_rows
 from flaxformer_lite.nn.positions.rope import Rope
 
 ALL = ("query", "key", "value", "out", "mlp")
@@ -44,7 +44,7 @@ config = partial(build_config, "starcoder2", BASE, PRESETS, "3b")
 Model = llama_like.LabelingModel
 MLP = weight_rows(("mlp.c_fc", "mlp/up"), ("mlp.c_proj", "mlp/down"))
 LAYER = omit_prefixes(llama_like.LAYER, "mlp.") + MLP
-BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER)
+BODY = llama_like.decoder_body(LAYER)
 FIELDS = omit_fields(llama_like.FIELDS, "rms_norm_eps") | {"norm_epsilon": "norm_eps"}
 
 

@@ -43,14 +43,13 @@ TABLE = "layer.0.SelfAttention.relative_attention_bias.weight"
 
 
 def names(cfg: ModelConfig) -> tuple[WeightRow, ...]:
-    ups = (("wi_0", "gate"), ("wi_1", "up")) if cfg.mlp == "gated" else (("wi", "up"),)
     layer = weight_rows(
         ("layer.0.layer_norm", "attention_in_norm"),
         (TABLE, "attention/position/relative"),
         ("layer.1.layer_norm", "mlp_in_norm"),
     )
     layer += add_prefix("layer.0.SelfAttention", "attention", t5_like.ATTENTION)
-    layer += add_prefix("layer.1.DenseReluDense", "mlp", weight_rows(*ups, ("wo", "down")))
+    layer += add_prefix("layer.1.DenseReluDense", "mlp", t5_like.feed_forward_rows(cfg))
     return (
         *weight_rows(
             ("shared", "token_embed"),

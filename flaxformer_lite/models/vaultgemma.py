@@ -10,7 +10,6 @@ from flaxformer_lite.models import gemma2
 from flaxformer_lite.models.common import llama_like
 from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
-from flaxformer_lite.models.weight_map import add_prefix
 
 BASE = gemma2.BASE | dict(norm_at=("in", "final"), max_length=1024, windows=(512, 0))
 PRESETS = {
@@ -27,7 +26,7 @@ class Model(DecoderModel):
 
 
 LAYER = tuple(row for row in gemma2.LAYER if "branch" not in str(row.ours))
-BODY = llama_like.ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER)
+BODY = llama_like.decoder_body(LAYER)
 PUBLISHED = dataclasses.replace(
     gemma2.PUBLISHED,
     model_type="vaultgemma",

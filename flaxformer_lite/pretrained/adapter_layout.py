@@ -57,7 +57,7 @@ class Target(NamedTuple):
         """Returns the place of a factor in its tensor; A and B are of this rank."""
         shape = self.kernel.shape
         n = self.inputs
-        ins, outs = sorted(self.kernel.groups, key=lambda group: 0 not in group)
+        ins, outs = self._axes
         name = self.module + NAMES.get(factor, "")
         if factor == vera.D:
             return Place(name, (rank,), ((0,),))
@@ -73,7 +73,7 @@ class Target(NamedTuple):
         """Returns the place of IA3's scale, whose axis that is not scaled has size one."""
         shape = self.kernel.shape
         n = self.inputs
-        ins, outs = sorted(self.kernel.groups, key=lambda group: 0 not in group)
+        ins, outs = self._axes
         name = self.module + NAMES[SCALE]
         if on_inputs:
             alone = tuple(axis for axis in outs if axis >= 0)
@@ -82,6 +82,11 @@ class Target(NamedTuple):
         ones = (1,) * len(shape[:n])
         shape = (*ones, *shape[n:])
         return dataclasses.replace(self.kernel, name=name, shape=shape, groups=(outs, ins))
+
+    @property
+    def _axes(self) -> list[tuple[int, ...]]:
+        """The axes of the kernel that are inputs, the first among them, and those of outputs."""
+        return sorted(self.kernel.groups, key=lambda group: 0 not in group)
 
     @property
     def is_transposed(self) -> bool:

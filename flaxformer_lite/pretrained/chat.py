@@ -29,7 +29,7 @@ def encode(
       ConfigError: as in `render`.
     """
     guard = str(secrets.randbits(64))  # digits pass through every filter of a template
-    broken = chat_template.guarded(messages, tokenizer.special_pattern, guard)
+    broken = chat_template.break_special_tokens(messages, tokenizer.special_pattern, guard)
     return tokenizer.encode_guarded(render(tokenizer, broken, variables), guard)
 
 

@@ -21,13 +21,11 @@ from flaxformer_lite.pretrained.known_fields import KNOWN
 
 LOG = logging.getLogger("flaxformer_lite")
 
-# Fields without a counterpart in config.json, besides Execution's. Families that limit max_length
-# do have one for it.
-# of the task, and in config.json all the same
+# Fields of the task that config.json has all the same.
 PUBLISHED_IDS = {"pad_token_id", "eos_token_id", "decoder_start_token_id"}
+# Fields without a counterpart in config.json, which may differ when it is read back. Families that
+# limit max_length do have one for it.
 OURS_ONLY = {*WEIGHTLESS_FIELDS, "family", "max_length", "sharding", "adapter"} - PUBLISHED_IDS
-
-
 # transformers' names of the rates of dropout in our slots; a slot without one has the first rate
 MAIN_DROPOUT = (
     "hidden_dropout_prob",

@@ -39,6 +39,7 @@ CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 ROWS = ".token_adapter.trainable_tokens_delta"  # behind the module whose rows are replaced
 BASE_LAYER = ".base_layer."  # in the names of the base's matrices that PEFT wraps
+# Fields that are read, with the kinds of their values.
 KINDS: dict[str, Any] = {
     "task_type": str,
     "lora_alpha": float,
@@ -80,9 +81,9 @@ FIXED: dict[str, tuple[Any, ...]] = {
     ),
     (),
 )
-# Fields whose meaning the tensors have, or that are about training, files and other libraries.
+# Other fields whose meaning the tensors have, or that are about training, files and other
+# libraries.
 HARMLESS = {
-    "alpha_pattern",
     "auto_mapping",
     "base_model_name_or_path",
     "corda_config",
@@ -98,25 +99,16 @@ HARMLESS = {
     "layers_pattern",
     "layers_to_transform",
     "loftq_config",
-    "lora_alpha",
-    "lora_dropout",
     "lora_ga_config",
     "megatron_core",
     "modules_to_save",
     "peft_version",
-    "projection_prng_key",
     "qalora_group_size",
-    "r",
     "rank_pattern",
     "revision",
     "runtime_config",
-    "save_projection",
     "target_modules",
-    "task_type",
     "trainable_token_indices",
-    "use_dora",
-    "use_rslora",
-    "vera_dropout",
 }
 
 
@@ -130,7 +122,9 @@ class PublishedAdapter:
     factors: dict[str, dict[str, Tensor]]
     shared: dict[str, Tensor]  # VeRA's A and B, by our names
     replaced: dict[str, Tensor]  # the base's tensors that it replaces, by their full names
-    rows: dict[str, Tensor]  # rows of tables that it replaces, by the full names of the tables
+    token_rows: dict[
+        str, Tensor
+    ]  # rows of tables that it replaces, by the full names of the tables
 
     def head(self, heads: Iterable[str]) -> str | None:
         """Returns the head of the family that the adapter's task needs, or None if unknown."""
@@ -175,7 +169,7 @@ class PublishedAdapter:
         replaced = tensor_names.without_prefix(spelled, self.replaced)
         out = tensor_names.vocab_kernel(spelled, cfg)
         tied = {out: tensor_names.vocab_table(spelled, cfg)}
-        replaced = self._without_copies(replaced, tensors, tied)
+        replaced = self._drop_base_layers(replaced, tensors, tied)
         if cfg.tie_embeddings and out and not self.fields.get("ensure_weight_tying"):
             table = tensor_names.vocab_table(spelled, cfg)
             if table in replaced and table in tensors:
@@ -195,8 +189,8 @@ class PublishedAdapter:
           WeightsError: the rows or their table are others than the file says.
         """
         changed = dict(tensors)
-        for name, rows in tensor_names.without_prefix(spelled, self.rows).items():
-            numbers = self._numbers_of_rows(name)
+        for name, rows in tensor_names.without_prefix(spelled, self.token_rows).items():
+            numbers = self._numbers_of_token_rows(name)
             table = tensors.get(name, tensors.get(tied.get(name, "")))
             if (
                 table is None
@@ -213,7 +207,7 @@ class PublishedAdapter:
             changed[name] = Tensor(whole)
         return changed
 
-    def _numbers_of_rows(self, table: str) -> list[int]:
+    def _numbers_of_token_rows(self, table: str) -> list[int]:
         numbers = self.fields.get("trainable_token_indices") or []
         if isinstance(numbers, dict):
             module = table.removesuffix(".weight")
@@ -223,7 +217,7 @@ class PublishedAdapter:
             return []
         return list(numbers)
 
-    def _without_copies(
+    def _drop_base_layers(
         self, replaced: dict[str, Tensor], tensors: dict[str, Tensor], tied: dict[str, str]
     ) -> dict[str, Tensor]:
         """Drops copies of the base's matrices, which PEFT saves beside their factors.
@@ -343,7 +337,7 @@ class PublishedAdapter:
         places = tensor_names.places(spelled, cfg, shapes_side_by_side(cfg, shapes))
         for one, place in places.items():
             names[one] = place.name
-        replaced = tensor_names.without_prefix(spelled, self.replaced | self.rows)
+        replaced = tensor_names.without_prefix(spelled, self.replaced | self.token_rows)
         saved: dict[str, None] = {}
         for path, leaf in shapes.items():
             for one in layers_of(cfg, path, leaf.shape):
@@ -573,7 +567,7 @@ def _check(fields: Json) -> None:
         raise ConfigError(f"{CONFIG}: no peft_type; must be 'LORA', 'IA3' or 'VERA'.")
     unread = []
     for name, value in sorted(fields.items()):
-        if value and name not in {*FIXED, *HARMLESS}:
+        if value and name not in {*FIXED, *KINDS, *HARMLESS}:
             unread.append(name)
     if unread:
         LOG.warning(

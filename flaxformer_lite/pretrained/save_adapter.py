@@ -13,7 +13,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, ModelConfig
-from flaxformer_lite.config.parts import AdapterConfig, matches_any
+from flaxformer_lite.config.parts import matches_any
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.models.weight_map import Published
@@ -75,8 +75,8 @@ def write_adapter(folder: Path, model: nn.Module, params: dict, *, base: str | N
     check_params(flat, shapes)
     known = find_targets(family.PUBLISHED, cfg, side_by_side(cfg, shapes))
     saved_whole = _whole(model, family.PUBLISHED, side_by_side(cfg, shapes))
-    copies = _copies(family.PUBLISHED, cfg)
-    saved_whole |= {_module(name) for name, one in copies.items() if _is_in(saved_whole, one)}
+    tied = _tied_tensors(family.PUBLISHED, cfg)
+    saved_whole |= {_module(name) for name, one in tied.items() if _is_in(saved_whole, one)}
     whole = set()
     for place, target in known.items():
         if _is_in(saved_whole, f"{target.module}.weight"):
@@ -105,7 +105,7 @@ def write_adapter(folder: Path, model: nn.Module, params: dict, *, base: str | N
             ranks[module] = len(joined.get(A, ()))
     base_params = _merged_at(whole, model, flat)
     published = published_tensors(family.PUBLISHED, cfg, base_params)
-    for name, original in copies.items():
+    for name, original in tied.items():
         if original in published:
             published.setdefault(name, published[original])
     for name, tensor in published.items():
@@ -336,8 +336,10 @@ def _whole(
     """
     cfg = model.cfg
     heads = (*HEAD_MODULES, *model.head_modules)
-    shapes_of_base = _without_factors(shapes, cfg.adapter)
-    sizes = {one: leaf.shape for one, leaf in shapes_of_base.items()}
+    sizes = {}
+    for one, leaf in shapes.items():
+        if not cfg.adapter.is_factor(one):
+            sizes[one] = leaf.shape
     trained = set()
     of_heads = set()
     for one, place in tensor_names.places(spelled, cfg, sizes).items():
@@ -355,7 +357,7 @@ def _is_in(saved_whole: set[str], name: str) -> bool:
     return any(name.startswith(f"{module}.") for module in saved_whole)
 
 
-def _copies(spelled: Published, cfg: ModelConfig) -> dict[str, str]:
+def _tied_tensors(spelled: Published, cfg: ModelConfig) -> dict[str, str]:
     """Maps tensors that are shared with others to these, such as tied logits to their table.
 
     PEFT shares nothing with a module that it saves whole: the others keep what the base has,
@@ -383,20 +385,12 @@ def _merged_at(whole: set[str], model: nn.Module, flat: Mapping[str, Leaf]) -> d
     """
     kept = {}
     for path, leaf in flat.items():
-        is_factor = path.rpartition("/")[2] in model.cfg.adapter.factors
         layers = layers_of(model.cfg, path, leaf.shape)
-        if not is_factor or any(one.rpartition("/")[0] in whole for one in layers):
+        if not model.cfg.adapter.is_factor(path) or any(
+            one.rpartition("/")[0] in whole for one in layers
+        ):
             kept[path] = leaf
     return flatten_dict(merge_adapter(model, unflatten_dict(kept, sep="/"))[1], sep="/")
-
-
-def _without_factors(flat: Mapping[str, Leaf], adapter: AdapterConfig) -> dict[str, Leaf]:
-    """Returns the parameters without the factors of the adapter."""
-    kept = {}
-    for path, leaf in flat.items():
-        if path.rpartition("/")[2] not in adapter.factors:
-            kept[path] = leaf
-    return kept
 
 
 def _module(name: str) -> str:

@@ -555,7 +555,7 @@ def _pooling(path: Path) -> tuple[str, bool]:
 def _dense(folder: Path, of: str = "sentence_embedding") -> Dense:
     """Reads a dense layer of the vector of a sentence, or of those of its tokens."""
     path = folder / "config.json"
-    config = read_object(folder / "config.json", DENSE)
+    config = read_object(path, DENSE)
     activation = str(config.get("activation_function", "Tanh")).rpartition(".")[2]
     name = config.get("module_input_name", of)
     if activation not in TORCH_ACTIVATIONS or config.get("use_residual") or name != of:

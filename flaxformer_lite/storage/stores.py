@@ -45,7 +45,7 @@ VARIABLES = {
 FILES = {"gs": "~/.config/gcloud/application_default_credentials.json", "s3": "~/.aws"}
 VENDORS = {"gs": "Google", "s3": "Amazon|Xen"}  # older machines of Amazon say Xen
 VENDOR = Path("/sys/class/dmi/id/sys_vendor")
-_copies: dict[str, str] = {}  # the address that each local copy was downloaded from
+_url_of_copy: dict[str, str] = {}  # the address that each local copy was downloaded from
 
 
 class StorageError(ConfigError):
@@ -59,19 +59,19 @@ def is_url(path: object) -> bool:
 
 def name_copy(folder: Path, url: str) -> None:
     """Remembers the address that a folder was copied from."""
-    _copies[str(folder)] = url
+    _url_of_copy[str(folder)] = url
 
 
 def address_of(path: str | Path) -> str:
     """Returns the address of an address or of a local copy; "" for other paths."""
     if is_url(path):
         return str(path)
-    return _copies.get(str(path), "")
+    return _url_of_copy.get(str(path), "")
 
 
 def restore_addresses(message: str) -> str:
     """Replaces local cache paths in a message by their URLs."""
-    for folder, url in _copies.items():
+    for folder, url in _url_of_copy.items():
         message = message.replace(folder, url)
     return message
 

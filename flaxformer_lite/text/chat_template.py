@@ -93,21 +93,21 @@ def _tell_unread(template: str, names: tuple[str, ...]) -> None:
         LOG.warning("the chat template never reads %s.", ", ".join(told))
 
 
-def guarded(value: object, special: re.Pattern[str], guard: str) -> Any:
+def break_special_tokens(value: object, pattern: re.Pattern[str], guard: str) -> Any:
     """Returns messages as JSON with the spelling of each special token within them broken.
 
     A guard stands after the token's first character.
     """
     if isinstance(value, str):
-        return special.sub(lambda match: f"{match[0][0]}{guard}{match[0][1:]}", value)
+        return pattern.sub(lambda match: f"{match[0][0]}{guard}{match[0][1:]}", value)
     if isinstance(value, dict):
         # keys too, as tojson writes those of a tool call's arguments
         return {
-            guarded(key, special, guard): guarded(item, special, guard)
+            break_special_tokens(key, pattern, guard): break_special_tokens(item, pattern, guard)
             for key, item in value.items()
         }
     if isinstance(value, (list, tuple)):
-        return [guarded(item, special, guard) for item in value]
+        return [break_special_tokens(item, pattern, guard) for item in value]
     if value is None or isinstance(value, (int, float)):
         return value
     return str(value)  # a date of a table, or bytes, which JSON has not

@@ -65,8 +65,8 @@ def encode(
     batch = []
     sizes = []
     for chat in chats:
-        guarded = specials | chat_template.guarded(chat, tokenizer.special_pattern, guard)
-        needed = _renderings(guarded, every=not has_marks and learn == "all")
+        literal = chat_template.break_special_tokens(chat, tokenizer.special_pattern, guard)
+        needed = _renderings(specials | literal, every=not has_marks and learn == "all")
         batch += needed
         sizes.append(len(needed))
     asked = [{"role": "user", "content": "why"}, {"role": ANSWERS, "content": PROBE}]
@@ -120,7 +120,7 @@ def _spans(
     batch: Sequence[Json],
     rendered: Sequence[Rendered],
     sizes: Sequence[int],
-    special: str,
+    special_pattern: str,
     end: str,
 ) -> list[list[tuple[int, int]]]:
     """Returns of each conversation where its answers begin and end; equal if unknown."""
@@ -133,7 +133,7 @@ def _spans(
         for prompt in range(at + 1, at + size, 2):
             text = rendered[at].text
             before = rendered[prompt]
-            span = _span(text, before, rendered[prompt + 1], special, end)
+            span = _span_by_beginnings(text, before, rendered[prompt + 1], special_pattern, end)
             if span is None:
                 # The template writes this turn otherwise once there are later ones.
                 unclear.append((number, len(spans[number]), text, before))
@@ -144,7 +144,7 @@ def _spans(
         unclear, chat_template.render_each(template, others), strict=True
     ):
         if not other.error:
-            spans[number][answer] = _span_beside(text, before, other.text, special)
+            spans[number][answer] = _span_by_difference(text, before, other.text, special_pattern)
     return spans
 
 
@@ -155,8 +155,8 @@ def _with_other(variables: Json, answer: int) -> Json:
     return variables | {"messages": messages}
 
 
-def _span(
-    text: str, before: Rendered, until: Rendered, special: str, end: str
+def _span_by_beginnings(
+    text: str, before: Rendered, until: Rendered, special_pattern: str, end: str
 ) -> tuple[int, int] | None:
     """Returns the first character of an answer, and the one behind its last.
 
@@ -166,7 +166,7 @@ def _span(
       text: the whole conversation.
       before: the prompt for the answer.
       until: the conversation to the end of the answer.
-      special: matches special tokens.
+      special_pattern: matches special tokens.
       end: the one that ends a turn.
     """
     if before.error or until.error or not text.startswith(before.text):
@@ -174,36 +174,40 @@ def _span(
     begin = len(before.text)
     tail = begin
     # From word to word, as a search for all that may close a text is quadratic in its spaces.
-    for word in re.compile(rf"{special}|((?:(?!{special})\S)+)").finditer(until.text, begin):
+    for word in re.compile(rf"{special_pattern}|((?:(?!{special_pattern})\S)+)").finditer(
+        until.text, begin
+    ):
         if word[1]:
             tail = word.end()
-    shared = _shared(text, until.text)
+    shared = _common_prefix_length(text, until.text)
     if shared < tail:
         return None
     last = text.rfind(end, begin, shared)
     if end and last >= 0:
         return begin, last + len(end)
-    match = re.compile(rf"\s*(?:{special})").match(text, tail)
+    match = re.compile(rf"\s*(?:{special_pattern})").match(text, tail)
     if match:
         return begin, match.end()
     return begin, shared
 
 
-def _span_beside(text: str, before: Rendered, other: str, special: str) -> tuple[int, int]:
+def _span_by_difference(
+    text: str, before: Rendered, other: str, special_pattern: str
+) -> tuple[int, int]:
     """Returns where a conversation differs from one with another answer in this place."""
     if not before.error and text.startswith(before.text):
         begin = len(before.text)
     else:
-        begin = _shared(text, other)
-    stop = max(len(text) - _shared(text[::-1], other[::-1]), begin)
+        begin = _common_prefix_length(text, other)
+    stop = max(len(text) - _common_prefix_length(text[::-1], other[::-1]), begin)
     # not the last turn's end alone, as earlier ones may end with another token
-    match = re.compile(rf"\s*(?:{special})").match(text, stop)
+    match = re.compile(rf"\s*(?:{special_pattern})").match(text, stop)
     if match:
         stop = match.end()
     return begin, stop
 
 
-def _shared(a: str, b: str) -> int:
+def _common_prefix_length(a: str, b: str) -> int:
     """Returns the number of characters with which both texts begin."""
     lengths = range(1, min(len(a), len(b)) + 1)
     return bisect.bisect_left(lengths, True, key=lambda length: a[:length] != b[:length])

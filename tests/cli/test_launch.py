@@ -87,7 +87,7 @@ def test_one_of_several_processes_too_names_an_address_and_not_its_copy(end, cou
             sys.exit(code)
 
     monkeypatch.setattr(launch, "join", lambda **_: Group(count=count))
-    monkeypatch.setitem(stores._copies, "/tmp/copy", "gs://b/run")
+    monkeypatch.setitem(stores._url_of_copy, "/tmp/copy", "gs://b/run")
     assert end(ConfigError("/tmp/copy/config.json is not JSON")) == (
         2,
         "error: gs://b/run/config.json is not JSON\n",

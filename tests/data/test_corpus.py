@@ -10,7 +10,7 @@ from flaxformer_lite.data import corpus, shards
 from flaxformer_lite.data.corpus import open_corpus, open_records
 from flaxformer_lite.data.pipeline import open_dataset, open_text
 from flaxformer_lite.runs import provenance
-from flaxformer_lite.text import tokenizer_training
+from flaxformer_lite.text import tokenizer, tokenizer_training
 from flaxformer_lite.text.tokenizer import HuggingFace
 
 TEXT = ("text",)
@@ -71,7 +71,7 @@ def test_the_tokenizer_never_sees_held_out_text(experiment, tmp_path):
 def test_only_a_sample_trains_the_tokenizer(experiment, monkeypatch):
     monkeypatch.setitem(tokenizer_training.MOST, "byte_bpe", 10_000)
     seen = []
-    train = lambda cfg, texts: seen.extend(texts) or corpus.tokenizer.Bytes()  # noqa: E731
+    train = lambda cfg, texts: seen.extend(texts) or tokenizer.Bytes()  # noqa: E731
     monkeypatch.setattr(corpus.tokenizer_training, "train", train)
     open_corpus(experiment(tokenizer="byte_bpe").data, TEXT)
     assert 3_000 < sum(map(len, seen)) < 15_000

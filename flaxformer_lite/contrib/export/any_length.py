@@ -214,14 +214,39 @@ class AnyLengthGatedDelta(GatedDelta):
     rule = staticmethod(gated_delta_rule_by_token)
 
 
+def mix_all_experts(
+    cfg: MoeConfig,
+    matrices: Matrices,
+    _: ActivationSharding,
+    x_LD: jax.Array,
+    weights_LA: jax.Array,
+    chosen_LA: jax.Array,
+) -> jax.Array:
+    """Computes `mix_sorted` by all experts for each token: ONNX sorts only axes of known length."""
+
+    def times(x_LD: jax.Array, matrix: dict[str, jax.Array]) -> jax.Array:
+        y_LXF = jnp.einsum("LD,XDF->LXF", x_LD, matrix["kernel"])
+        if "bias" in matrix:
+            y_LXF = y_LXF + matrix["bias"][None]
+        return y_LXF
+
+    up_LXF = times(x_LD, matrices["up"])
+    gate_LXF = None
+    if cfg.expert.gated:
+        gate_LXF = times(x_LD, matrices["gate"])
+    h_LXF = hidden_of_experts(cfg, up_LXF, gate_LXF)
+    y_LXD = jnp.einsum("LXF,XFD->LXD", h_LXF, matrices["down"]["kernel"])
+    experts = matrices["down"]["kernel"].shape[0]
+    chosen_LAX = jax.nn.one_hot(chosen_LA, experts, dtype=y_LXD.dtype)
+    weights_LX = jnp.einsum("LAX,LA->LX", chosen_LAX, weights_LA.astype(y_LXD.dtype))
+    return jnp.einsum("LXD,LX->LD", y_LXD, weights_LX)
+
+
 @dataclass(frozen=True, kw_only=True)
 class AnyLengthCapacityMoeConfig(CapacityMoeConfig):
     """The record of `CapacityMoe` for groups of any number of tokens."""
 
-    def mix(
-        self, matrices: Matrices, sharding: ActivationSharding, *tokens: jax.Array
-    ) -> jax.Array:
-        return mix_all_experts(self, matrices, *tokens)
+    mix = mix_all_experts
 
     def expert_capacity(self, tokens: Any, *, training: bool) -> int | jax.Array:
         """Returns the capacity at inference in whole numbers, rounded as Python's floats are.
@@ -249,41 +274,11 @@ class AnyLengthCapacityMoeConfig(CapacityMoeConfig):
         return jnp.maximum(1, jnp.where(is_half & (room % 2 == 1), room - 1, room))
 
 
-def mix_all_experts(
-    cfg: MoeConfig,
-    matrices: Matrices,
-    x_LD: jax.Array,
-    weights_LA: jax.Array,
-    chosen_LA: jax.Array,
-) -> jax.Array:
-    """Computes `mix_sorted` by all experts for each token: ONNX sorts only axes of known length."""
-
-    def times(x_LD: jax.Array, matrix: dict[str, jax.Array]) -> jax.Array:
-        y_LXF = jnp.einsum("LD,XDF->LXF", x_LD, matrix["kernel"])
-        if "bias" in matrix:
-            y_LXF = y_LXF + matrix["bias"][None]
-        return y_LXF
-
-    up_LXF = times(x_LD, matrices["up"])
-    gate_LXF = None
-    if cfg.expert.gated:
-        gate_LXF = times(x_LD, matrices["gate"])
-    h_LXF = hidden_of_experts(cfg, up_LXF, gate_LXF)
-    y_LXD = jnp.einsum("LXF,XFD->LXD", h_LXF, matrices["down"]["kernel"])
-    experts = matrices["down"]["kernel"].shape[0]
-    chosen_LAX = jax.nn.one_hot(chosen_LA, experts, dtype=y_LXD.dtype)
-    weights_LX = jnp.einsum("LAX,LA->LX", chosen_LAX, weights_LA.astype(y_LXD.dtype))
-    return jnp.einsum("LXD,LX->LD", y_LXD, weights_LX)
-
-
 @dataclass(frozen=True, kw_only=True)
 class AnyLengthMoeConfig(MoeConfig):
     """The record of `Moe` for any number of tokens."""
 
-    def mix(
-        self, matrices: Matrices, sharding: ActivationSharding, *tokens: jax.Array
-    ) -> jax.Array:
-        return mix_all_experts(self, matrices, *tokens)
+    mix = mix_all_experts
 
 
 PARTS_OF_LAYERS = ("mixer", "feed_forward", "beside")

@@ -5,21 +5,16 @@ import json
 import sys
 
 from flaxformer_lite.cli import command_line
+from flaxformer_lite.cli.read_page import read_page
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.contrib.plan import planner, report, topology
 from flaxformer_lite.runs import mesh_checks
-from flaxformer_lite.runs.start.adopt import read_experiment
-from flaxformer_lite.runtime import invocation
 
 
 def run(args: argparse.Namespace) -> None:
     """Prints the plan. Exits with 1 if nothing fits."""
     machine = topology.parse(args.topology)
-    cfg = read_experiment(
-        command_line.config(args.overrides),
-        given=invocation.fields_given(args.overrides),
-        allow_plugins=args.allow_plugins,
-    )
+    cfg = read_page(args)
     if cfg.mesh.mode == "pmap":
         raise ConfigError(
             "mesh.mode='pmap': is compiled for devices at hand only; plan mesh.mode=shard_map, with"

@@ -66,7 +66,14 @@ LAYER = add_prefix(
     ("mlp.down_proj", "mlp/down"),
 )
 ENDS = weight_rows(("embed_tokens", "token_embed"), ("norm", "decoder/final_norm"))
-BODY = ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", LAYER)
+
+
+def decoder_body(layer: tuple[WeightRow, ...]) -> tuple[WeightRow, ...]:
+    """Returns the weight rows of a decoder without its head, of those of one layer."""
+    return ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", layer)
+
+
+BODY = decoder_body(LAYER)
 QK_NORMS = weight_rows(
     ("self_attn.q_norm", "attention/query_norm"), ("self_attn.k_norm", "attention/key_norm")
 )

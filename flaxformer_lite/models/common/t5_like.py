@@ -95,6 +95,13 @@ FIELDS = dict(
 )
 
 
+def feed_forward_rows(cfg: ModelConfig) -> tuple[WeightRow, ...]:
+    """Returns the weight rows of a feed-forward layer, gated or not."""
+    if cfg.mlp == "gated":
+        return weight_rows(("wi_0", "gate"), ("wi_1", "up"), ("wo", "down"))
+    return weight_rows(("wi", "up"), ("wo", "down"))
+
+
 def names(
     cfg: ModelConfig,
     encoder_attention: str = "SelfAttention",
@@ -106,7 +113,6 @@ def names(
     layer.0 is self-attention, a decoder's layer.1 cross-attention, and the last one the
     feed-forward, with the rows of its experts if it has any.
     """
-    ups = (("wi_0", "gate"), ("wi_1", "up")) if cfg.mlp == "gated" else (("wi", "up"),)
     listed = weight_rows(("shared", "token_embed"), ("lm_head.weight", "lm_head/kernel"))
     for side, mlp, attention in (
         ("encoder", "layer.1", encoder_attention),
@@ -119,9 +125,7 @@ def names(
             (f"{mlp}.layer_norm", "mlp_in_norm"),
         )
         layer += add_prefix(f"layer.0.{attention}", "attention", ATTENTION)
-        layer += add_prefix(
-            f"{mlp}.{feed_forward}", "mlp", weight_rows(*ups, ("wo", "down")) + experts
-        )
+        layer += add_prefix(f"{mlp}.{feed_forward}", "mlp", feed_forward_rows(cfg) + experts)
         if side == "decoder":
             layer += weight_rows(("layer.1.layer_norm", "cross_attention_in_norm"))
             layer += add_prefix("layer.1.EncDecAttention", "cross_attention", ATTENTION)

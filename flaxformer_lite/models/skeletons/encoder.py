@@ -149,11 +149,8 @@ class EncoderModel(Hinted):
             segment_ids = packed.segments(attention_mask)
             attention_mask = None
             input_ids = packed.pack(input_ids)
-            # They were counted in the padded rows, so that each token keeps the position that it
-            # has there.
             positions_BT = packed.pack(positions_BT)
-            if token_type_ids is not None:
-                token_type_ids = packed.pack(jnp.asarray(token_type_ids))
+            token_type_ids = packed.pack(token_type_ids)
         if inputs_embeds is not None:
             x_BTE = self.place_vectors(inputs_embeds, "encoder", self.token_embed)
         else:

@@ -1,12 +1,15 @@
 """Examples computed in packed rows: their tokens side by side, without the padding behind them."""
 
 import functools
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from flaxformer_lite.config import ConfigError
+
+OrNone = TypeVar("OrNone", jax.Array, jax.Array | None)
 
 
 class PackedRows:
@@ -43,9 +46,14 @@ class PackedRows:
         self._slots_GM = packing_GRW.reshape(groups, -1).astype(jnp.int32)
         self._columns = batch // groups * length  # of a group
 
-    def pack(self, x_BT: jax.Array) -> jax.Array:
-        """Returns values of tokens by packed row, [G * R, W]; 0 where there is no token."""
-        x_BT = jnp.broadcast_to(x_BT, self.shape)
+    def pack(self, x_BT: OrNone) -> OrNone:
+        """Returns values of tokens (or None) by packed row, [G * R, W]; 0 where no token is.
+
+        Positions are counted in the padded rows before, so that each token keeps its own.
+        """
+        if x_BT is None:
+            return None
+        x_BT = jnp.broadcast_to(jnp.asarray(x_BT), self.shape)
         x_GN = x_BT.reshape(len(self._slots_GM), self._columns)
         return _take(x_GN, self._slots_GM).reshape(self._rows)
 

@@ -128,13 +128,14 @@ def _gather(x_BSKH: jax.Array, rows_T: jax.Array, ring: Shards) -> jax.Array:
 def _of_rows(bias: Bias | jax.Array | None, rows_T: jax.Array) -> Bias | jax.Array | None:
     """Returns the bias of these rows, numbered from zero, as `attend` expects it."""
     if callable(bias):
-        return jax.tree_util.Partial(_call_at_rows, bias, rows_T)
+        return jax.tree_util.Partial(call_at_rows, bias, rows_T)
     if bias is None:
         return None
     return jnp.take(bias, rows_T, axis=2)
 
 
-def _call_at_rows(
+def call_at_rows(
     bias: Bias, rows_T: jax.Array, q_BTNH: jax.Array, rows: jax.Array, columns: jax.Array
 ) -> jax.Array:
+    """Computes a bias by the numbers that this device's rows have in the whole sequence."""
     return bias(q_BTNH, jnp.take(rows_T, rows, mode="clip"), columns)

@@ -28,6 +28,7 @@ from flaxformer_lite.nn.attentions import blockwise
 from flaxformer_lite.nn.attentions.arguments import Arguments, Bias, check_mask
 from flaxformer_lite.nn.attentions.blockwise import BiasTree, Given, SoftmaxState
 from flaxformer_lite.nn.attentions.context_parallel.balance import is_imbalanced
+from flaxformer_lite.nn.attentions.context_parallel.gather import call_at_rows
 from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.nn.functions.linear_call import forbid_reverse_mode, linear_call
 from flaxformer_lite.nn.functions.sharding import Shards
@@ -450,16 +451,10 @@ def _bias_at_rows(bias: Bias | jax.Array | None, rows_T: jax.Array) -> BiasTree:
     Its columns are numbered over the whole sequence.
     """
     if callable(bias):
-        return jax.tree_util.Partial(_call_at_rows, bias, rows_T)
+        return jax.tree_util.Partial(call_at_rows, bias, rows_T)
     if bias is None:
         return None
     return jax.tree_util.Partial(_index_array, jnp.take(bias, rows_T, axis=2))
-
-
-def _call_at_rows(
-    bias: Bias, rows_T: jax.Array, q_BTNH: jax.Array, rows: jax.Array, columns: jax.Array
-) -> jax.Array:
-    return bias(q_BTNH, jnp.take(rows_T, rows, mode="clip"), columns)
 
 
 def _index_array(
