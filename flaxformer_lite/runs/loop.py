@@ -41,7 +41,7 @@ from flaxformer_lite.runs.report.run_page import RunPage
 from flaxformer_lite.runs.report.terminal import Terminal
 from flaxformer_lite.runs.start import precompile, reference, resume
 from flaxformer_lite.runs.stepping import Stepper
-from flaxformer_lite.runs.trainer import Trainer
+from flaxformer_lite.runs.trainer import AHEAD, Trainer
 from flaxformer_lite.runtime.processes import Processes
 from flaxformer_lite.storage.lock import Lock
 from flaxformer_lite.training.state import TrainState
@@ -180,7 +180,10 @@ def train_experiment(
             note=lambda line: terminal.note(f"notice: {line}"),
             during=clock.during,
         )
-        trainer = Trainer(stepper, callbacks, clock, reporting.compiles)
+        ahead = AHEAD
+        if cfg.objective.collects:  # a batch is completed once the step before it has ended
+            ahead = 0
+        trainer = Trainer(stepper, callbacks, clock, reporting.compiles, ahead)
         try:
             with (
                 terminal.training(begin.step),

@@ -137,3 +137,22 @@ def test_the_seconds_of_a_step_are_without_pauses_and_unknown_of_the_first(monke
     made = Trainer(lambda state, _: (state, {}), [Pausing()], clock, RecompileCounter())
     made.train(jax.numpy.int32(0), batches(9), start=0, last=3)
     assert seconds == {1: None, 2: pytest.approx(0.1), 3: pytest.approx(0.1)}
+
+
+@pytest.mark.parametrize(
+    ("ahead", "first"), [(0, ["begins 1", "done 1"]), (2, ["begins 1", "begins 2"])]
+)
+def test_a_step_is_known_before_the_next_where_nothing_may_be_ahead(ahead, first):
+    """A batch that is completed with the weights before its step waits for them anyway."""
+    calls = []
+
+    class Listening(Callback):
+        def step_begins(self, step):
+            calls.append(f"begins {step}")
+
+        def step_done(self, step, values, seconds):
+            calls.append(f"done {step}")
+
+    made = Trainer(lambda s, _: (s, {}), [Listening()], Clock(), RecompileCounter(), ahead)
+    made.train(jax.numpy.int32(0), batches(9), start=0, last=3)
+    assert calls[:2] == first
