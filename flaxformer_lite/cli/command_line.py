@@ -26,7 +26,7 @@ from flaxformer_lite.config.rules import (
 )
 from flaxformer_lite.files.home import expand_home
 from flaxformer_lite.files.publish import check_writable
-from flaxformer_lite.files.read import escape_controls
+from flaxformer_lite.files.read import escape_controls, escape_unprintable
 
 BAD_INPUT = 2  # exit codes
 FAILED = 1
@@ -429,7 +429,7 @@ def fail(message: object, code: int, *, at_once: bool = False) -> NoReturn:
     text = " ".join(restore_addresses(str(message)).split())
     if "://" in text:  # other parsers repeat what they refuse
         text = SECRET.sub("***", text)
-    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    line = escape_unprintable(text)
     if len(line) > LONGEST:
         line = f"{line[:LONGEST]} ..."
     print(f"error: {line}", file=sys.stderr, flush=True)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from rich.text import Text
 
+from flaxformer_lite.files.read import escape_unprintable
 from flaxformer_lite.objectives.sums import SOURCE
 from flaxformer_lite.text.tokenizer import Tokenizer
 
@@ -142,7 +143,7 @@ class Renderer:
         """Returns the text of ordinary tokens in one line, with control characters escaped."""
         pieces = b"".join(self._pieces[int(i)] for i in ids)
         text = pieces.decode(errors="replace").replace("\n", "↵")
-        return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+        return escape_unprintable(text)
 
 
 def _numbers(array: np.ndarray) -> Text:

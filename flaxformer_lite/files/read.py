@@ -146,6 +146,11 @@ def escape_controls(text: str) -> str:
     return CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
 
 
+def escape_unprintable(text: str) -> str:
+    """Escapes all that a line of text does not print."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 def quote_name(name: str) -> str:
     """Returns a name from a file for a message, escaped and truncated if necessary."""
     if name.isprintable() and len(name) <= LONGEST_NAME:

@@ -28,7 +28,7 @@ from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.models.weight_map import Published, add_prefix, build_heads, weight_rows
 from flaxformer_lite.nn.functions.pooling import pool
-from flaxformer_lite.nn.modules.heads import LABELS, Classifier, Transform, VocabHead
+from flaxformer_lite.nn.modules.heads import Transform, VocabHead
 from flaxformer_lite.nn.positions.rope import Rope
 
 LOCAL = 128
@@ -73,10 +73,9 @@ class Model(EncoderModel):
     def setup_head(self):
         cfg = self.cfg
         run = self.execution
-        labels = LABELS.get(cfg.head, cfg.num_labels)
         self.transform = transform(cfg, run)
         self.lm_head = VocabHead(build_layers.vocab(cfg), run)
-        self.classifier = Classifier(labels, True, cfg.initial, run)
+        self.classifier = build_layers.classifier(cfg, run)
 
     def project(self, x_BTD):
         return self.lm_head(self.transform(x_BTD), self.token_embed.embedding)

@@ -8,6 +8,7 @@ from jax import export
 
 from flaxformer_lite.config import (
     ConfigError,
+    Execution,
     LayerConfig,
     LayerKind,
     ModelConfig,
@@ -21,7 +22,7 @@ from flaxformer_lite.nn.feed_forwards.mlp import MlpConfig
 from flaxformer_lite.nn.mixers.attention import AttentionConfig
 from flaxformer_lite.nn.modules.cache import MixerCache, init_stack_cache
 from flaxformer_lite.nn.modules.embed import EmbedConfig
-from flaxformer_lite.nn.modules.heads import VocabConfig
+from flaxformer_lite.nn.modules.heads import LABELS, Classifier, VocabConfig
 from flaxformer_lite.nn.positions.encoding import list_hooks
 
 
@@ -219,6 +220,11 @@ def vocab(cfg: ModelConfig) -> VocabConfig:
         bias="logits" in cfg.bias_at,
         initial=cfg.initial_head,
     )
+
+
+def classifier(cfg: ModelConfig, run: Execution, *, bias: bool = True) -> Classifier:
+    """Builds the last layer of a head that classifies, with as many outputs as the head has."""
+    return Classifier(LABELS.get(cfg.head, cfg.num_labels), bias, cfg.initial, run)
 
 
 def init_cache(cfg: ModelConfig, batch: int, length: int) -> list[MixerCache | None]:

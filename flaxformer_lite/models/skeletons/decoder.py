@@ -25,7 +25,7 @@ from flaxformer_lite.nn.functions.embedding import positions_from_mask, position
 from flaxformer_lite.nn.functions.losses import DeferredLogits
 from flaxformer_lite.nn.modules.context import Context
 from flaxformer_lite.nn.modules.embed import EmbedInputs, TokenEmbed
-from flaxformer_lite.nn.modules.heads import LABELS, Classifier, VocabHead
+from flaxformer_lite.nn.modules.heads import VocabHead
 from flaxformer_lite.nn.modules.stack import Stack
 
 
@@ -67,9 +67,7 @@ class DecoderModel(Hinted):
             self.lm_head = VocabHead(build_layers.vocab(cfg), run)
         elif cfg.head != "none":
             bias = cfg.head != "sequence_classification" or "head" in cfg.bias_at
-            self.classifier = Classifier(
-                LABELS.get(cfg.head, cfg.num_labels), bias, cfg.initial, run
-            )
+            self.classifier = build_layers.classifier(cfg, run, bias=bias)
 
     @property
     def inner_width(self) -> int:

@@ -20,7 +20,7 @@ from flaxformer_lite.models.skeletons.packed_rows import PackedRows
 from flaxformer_lite.nn.functions.losses import DeferredLogits, gather_positions
 from flaxformer_lite.nn.modules.context import Context
 from flaxformer_lite.nn.modules.embed import EmbedInputs, TokenEmbed
-from flaxformer_lite.nn.modules.heads import LABELS, Classifier, MaskedLmHead, Pooler
+from flaxformer_lite.nn.modules.heads import Classifier, MaskedLmHead, Pooler
 from flaxformer_lite.nn.modules.stack import Stack
 
 
@@ -97,9 +97,7 @@ class EncoderModel(Hinted):
         if cfg.head in ("pretraining", "next_sentence"):
             self.next_sentence = Classifier(2, True, cfg.initial, run)
         elif cfg.head not in ("none", "masked_lm", "causal_lm"):
-            self.classifier = Classifier(
-                LABELS.get(cfg.head, cfg.num_labels), True, cfg.initial, run
-            )
+            self.classifier = build_layers.classifier(cfg, run)
 
     def positions(self, input_ids, position_ids, attention_mask, segment_ids) -> jax.Array:
         """Returns position ids [B, T] or [1, T]."""

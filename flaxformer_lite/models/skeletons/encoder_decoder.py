@@ -23,7 +23,7 @@ from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.nn.functions.losses import DeferredLogits
 from flaxformer_lite.nn.modules.context import Context
 from flaxformer_lite.nn.modules.embed import EmbedInputs, TokenEmbed
-from flaxformer_lite.nn.modules.heads import LABELS, Classifier, Pooler, VocabHead
+from flaxformer_lite.nn.modules.heads import Pooler, VocabHead
 from flaxformer_lite.nn.modules.stack import Stack
 
 
@@ -66,9 +66,7 @@ class EncoderDecoderModel(Hinted):
         self.encoder_embed = EmbedInputs(build_layers.embed(cfg), run)
         self.encoder = Stack(build_layers.stack(cfg, "encoder"), run, embedded=True)
         if cfg.head in ("sequence_classification", "token_classification", "question_answering"):
-            self.classifier = Classifier(
-                LABELS.get(cfg.head, cfg.num_labels), True, cfg.initial, run
-            )
+            self.classifier = build_layers.classifier(cfg, run)
         if cfg.head in self.encoder_heads:
             return
         if cfg.head == "sequence_classification":
