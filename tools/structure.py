@@ -11,11 +11,13 @@ goes from one file of the package to another.
 import argparse
 import ast
 import collections
+import io
 import re
 import subprocess
 import sys
+import tokenize
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOTS = (
@@ -26,6 +28,8 @@ ROOTS = (
     "open_model",
     "runs/loop",
 )
+SHAPE = 30  # nodes; smaller functions look alike by chance
+NAMES = ("id", "name", "arg", "attr")  # attributes of nodes that a shape does not have
 # What names a kind of device, or an optimization for one.
 DEVICE = re.compile(r"device_kind|\.platform\b|\btuned\b|is_single_cpu|materialize|tpu_tuning")
 EXPORT = re.compile(r"is_symbolic_dim|jax\.export|from jax import export|ONNX")
@@ -108,15 +112,48 @@ def measurements(repo: Path, package: Path) -> Iterator[tuple[str, str]]:
     yield "conditional expressions per 1,000 lines", f"{1000 * words['IfExp'] / lines:.1f}"
     comprehensions = sum(words[k] for k in ("ListComp", "SetComp", "DictComp", "GeneratorExp"))
     yield "comprehensions per 1,000 lines", f"{1000 * comprehensions / lines:.1f}"
-    comments = sum(
-        line.lstrip().startswith("#") for text in sources.values() for line in text.splitlines()
-    )
-    yield "lines that are comments", f"{100 * comments / lines:.1f}%"
+    comments = 0
+    alone = 0
+    for text in sources.values():
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT:
+                comments += 1
+                alone += token.line.lstrip().startswith("#")
+    yield "lines that are comments", f"{100 * alone / lines:.1f}%"
+    yield "lines that have a comment", f"{100 * comments / lines:.1f}%"
+    yield f"pairs of one shape, of {SHAPE} nodes or more", f"{repeated_pairs(trees.values())}"
     project = tomllib.loads((repo / "pyproject.toml").read_text())["project"]
     names = {re.match(r"[\w-]+", line)[0] for line in project["dependencies"]}
     yield "hard dependencies", f"{len(names)}"
     tests = sum(path.read_text().count("\n") for path in (repo / "tests").rglob("*.py"))
     yield "lines of tests", f"{tests:,}"
+
+
+def repeated_pairs(trees: Iterable[ast.Module]) -> int:
+    """Counts pairs of functions or classes that are equal but for names, texts and numbers."""
+    count: collections.Counter[str] = collections.Counter()
+    for tree in trees:
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                shape = shape_of(node)
+                if shape.count("(") >= SHAPE:
+                    count[shape] += 1
+    return sum(times * (times - 1) // 2 for times in count.values())
+
+
+def shape_of(definition: ast.FunctionDef | ast.ClassDef) -> str:
+    """Returns a definition without its docstring, names and constants, one "(" for each node."""
+    copy = ast.parse(ast.unparse(definition)).body[0]
+    assert isinstance(copy, (ast.FunctionDef, ast.ClassDef)), "as it was"
+    if ast.get_docstring(copy) is not None:
+        del copy.body[0]
+    for node in ast.walk(copy):
+        for name in NAMES:
+            if isinstance(getattr(node, name, None), str):
+                setattr(node, name, "_")
+        if isinstance(node, ast.Constant):
+            node.value = 0
+    return ast.dump(copy)
 
 
 def imported(tree: ast.AST) -> Iterator[str]:

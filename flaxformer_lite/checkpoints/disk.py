@@ -43,6 +43,7 @@ class Disk:
 
     def check_room(self, state: object) -> str:
         """Returns "" if the state fits on the disk, else a sentence that says what is missing."""
+        # A tenth more, for the metadata and for what others write in the meantime.
         need = 1.1 * sum(x.nbytes for x in jax.tree.leaves(state))
         free = shutil.disk_usage(self.folder).free
         if free >= need:

@@ -116,6 +116,7 @@ class Store:
             at.write(FILE, json.dumps(record).encode())
 
         def delete_old() -> None:
+            # `or None`, as [:0] would keep all where one is kept, and all others are to go.
             for old in sorted({*self._steps} - {step})[: -self._keep + 1 or None]:
                 # The record goes first, so that nobody takes a half deleted checkpoint for a whole
                 # one.

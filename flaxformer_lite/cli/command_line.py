@@ -136,6 +136,7 @@ class _Pages:
             fail(error, BAD_INPUT)
         add_sections(page, given)
         # A run has either steps or epochs: the one on the command line replaces the page's other.
+        # "0" and "0.0" ask for neither, and so leave the page's.
         for field, other in (("epochs", "steps"), ("steps", "epochs")):
             if given.get(f"train.{field}", "0").strip("0.") and other in page.get("train", {}):
                 page.train[other] = 0
@@ -214,6 +215,7 @@ def fields_meant(flag: str, argv: list[str]) -> str:
     """Returns "; did you mean --config.FIELD?" for an unknown flag, or "" if none is like it."""
     name = flag.partition("=")[0].removeprefix("--")
     given = [arg for arg in argv if arg.startswith("--config=")]
+    # Without a page, one that is read in no time stands for all, as they have the same fields.
     try:
         values, _ = _parse([_located([*given, "--config=demo"][0])])
     except Exception:  # the page itself is at fault

@@ -139,7 +139,7 @@ def _write_card(
         count = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
         card = model_card.make_card(dst, cfg, count, known)
         model_card.write_card(made, card)
-    except Exception as error:  # the weights are written
+    except Exception as error:  # the weights are written, and worth more than their card
         print_notice(f"{dst}: no model card ({first_line(error)})")
         return ""
     return card

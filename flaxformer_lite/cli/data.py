@@ -58,6 +58,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _show_stats(out: Console, data: Dataset, cfg: ExperimentConfig, seconds: float) -> None:
+    # A fixed seed, so that two looks at the same data say the same.
     drawn = np.random.default_rng(0).permutation(data.num_examples)[:SAMPLE]
     texts = _texts(data)
     examples = []

@@ -84,6 +84,7 @@ class StoredFeatures(Sequence):
         self._blocks = described["blocks"]
         counts = [block["count"] for block in self._blocks]
         self._starts = list(itertools.accumulate(counts, initial=0))
+        # Opened when first read, as a view of a mapped file costs more than a number.
         self._opened: dict[int, tuple[Any, list[_Column]]] = {}
 
     def __len__(self) -> int:

@@ -57,7 +57,7 @@ class Table:
 
     @property
     def identity(self) -> list[str]:
-        """The content and the kind of the file: the same bytes are other rows as .csv and .tsv."""
+        """Fingerprint and kind of the file: the same bytes parse differently as .csv and .tsv."""
         return [self.fingerprint, self.kind]
 
     def __len__(self) -> int:
@@ -83,8 +83,10 @@ class Table:
         """Returns a table of the rows with these indices."""
         digest = hashlib.sha256(f"{self.fingerprint} [".encode())
         for begin in range(0, len(numbers), NUMBERS):
-            part = ", ".join(map(str, numbers[begin : begin + NUMBERS].tolist()))
-            digest.update(f"{', ' * (begin > 0)}{part}".encode())
+            # The text of one list of all numbers, so that fingerprints do not depend on NUMBERS.
+            if begin:
+                digest.update(b", ")
+            digest.update(", ".join(map(str, numbers[begin : begin + NUMBERS].tolist())).encode())
         digest.update(b"]")
         rows: Sequence[stored.TableRow]
         if isinstance(self.rows, stored.LazyRows):

@@ -310,6 +310,7 @@ def _written(family: ModuleType, cfg: ModelConfig) -> Json:
     usual = type(family.config().position)
     try:
         return family.PUBLISHED.write(cfg)
+    # A family's `write` reads the fields of its own encoding; of another's, they are missing.
     except (AttributeError, AssertionError):
         if isinstance(cfg.position, usual):
             raise

@@ -307,6 +307,7 @@ def _config(adapter: LoraConfig, ranks: dict[str, int], every: list[str]) -> Jso
         divisor: float = rank
         if adapter.rslora:
             divisor = math.sqrt(rank)
+        # A quotient times its divisor may miss the number of the config by a rounding error.
         exact = round(adapter.scale * divisor, 6)
         if exact.is_integer():
             return int(exact)

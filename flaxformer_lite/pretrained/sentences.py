@@ -313,7 +313,7 @@ def _multi_vector(
         expansion = None
         if described.get("do_query_expansion") is not False:
             attends = bool(described.get("attend_to_expansion_tokens"))
-            length = described.get("query_length") or 32
+            length = described.get("query_length") or 32  # PyLate's default
             expansion = {"strategy": "fixed", "attend": attends, "length": length}
         else:
             late = late._replace(query_limit=described.get("query_length"))

@@ -209,6 +209,7 @@ def _as_linears(name: str, ups: Tensor, downs: Tensor) -> tuple:
         if len(ups.shape) == len(downs.shape) == len(order):
             up = ups.array.transpose(order)
             down = downs.array.transpose(order)
+            # Both stacks must agree, as one alone may be square in its last axes.
             if up.shape == (len(down), 2 * down.shape[2], down.shape[1]):
                 return up, down
     raise WeightsError(

@@ -209,6 +209,7 @@ def _span_by_difference(
 
 def _common_prefix_length(a: str, b: str) -> int:
     """Returns the number of characters with which both texts begin."""
+    # Bisected, as slices compare in C, where os.path.commonprefix goes from letter to letter.
     lengths = range(1, min(len(a), len(b)) + 1)
     return bisect.bisect_left(lengths, True, key=lambda length: a[:length] != b[:length])
 

@@ -344,6 +344,7 @@ def _decode_target(model: nn.Module, encode: ExportProgram) -> ExportProgram:
 def _of_small_batch(model: nn.Module, encode: ExportProgram) -> dict[str, jax.ShapeDtypeStruct]:
     """Returns the shapes and dtypes of what the encoder computes for two texts of three tokens."""
     params = unflatten_dict(parameter_shapes(model), sep="/")
+    # Numbers, as the shapes of symbols cannot be taken apart; any two do.
     return jax.eval_shape(encode.function, params, {name: _ids((2, 3)) for name in encode.inputs})
 
 

@@ -508,7 +508,7 @@ def _reward_metrics(total: np.ndarray, by_name: Mapping[str, np.ndarray]) -> dic
 
 def _refuse_gap(gap_BGT: np.ndarray, prompts: Sequence[int]) -> None:
     """Refuses ratios too far from 1, and names the token; `prompts` are the lengths of prompts."""
-    row, answer, column = np.unravel_index(np.argmax(gap_BGT), gap_BGT.shape)
+    row, answer, column = map(int, np.unravel_index(np.argmax(gap_BGT), gap_BGT.shape))
     worst = gap_BGT[row, answer, column]
     if not worst <= CLOSE:
         token = column - prompts[row] + 2

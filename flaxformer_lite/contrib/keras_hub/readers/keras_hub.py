@@ -156,6 +156,7 @@ def write_tokenizer(place: Path, made: Path) -> None:
 
 def _completed(config: Json, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Joins what transformers stores in one tensor, and adds rows that it has besides."""
+    # A list, as tensors are taken out meanwhile.
     for name in [name for name in tensors if "/query." in name]:
         names = [name.replace("/query.", f"/{part}.") for part in ("query", "key", "value")]
         parts = [tensors.pop(part) for part in names if part in tensors]
