@@ -172,7 +172,7 @@ def stream(
     return _new_columns(model, params, task, guesser, every)
 
 
-def _prepare_model(model: nn.Module, params: Params) -> tuple[Generator, Params]:
+def _prepare_model(model: nn.Module, params: Params) -> tuple[nn.Module, Params]:
     """Returns what the compiled functions take, the parameters in the form that is fast here."""
     wrapped = wrap_module(model, params)
     return wrapped, engine.add_output_rows(wrapped, params)

@@ -167,7 +167,7 @@ class Einsum(nn.Module):
         parts = held()
         kernel = quantized.dequantize(*parts, scheme).astype(x.dtype)
         rounds = self.execution.matmul == "int8"
-        rows = held.get_variable("params", "rows")
+        rows: quantized.OutputRows | None = held.get_variable("params", "rows")
         if rows is None:
             return kernel, quantized.quantized_matmul(x, *parts, summed, scheme, rounds)
         leading = x.shape[: x.ndim - summed]
