@@ -3,7 +3,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast nightly lint docs bench clean
+.PHONY: help install demo test test-fast nightly lint docs bench peers clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -57,7 +57,20 @@ bench: $(STAMP)  ## measure beside torch and Flax, and how it starts; TORCH=a py
 	$(BIN)/python -m benchmarks.run --torch=$(TORCH) $(if $(FLAX),--flax=$(FLAX)) $(if $(CASE),--case=$(CASE))
 	$(if $(CASE),,$(BIN)/python -m benchmarks.start)
 
+PEERS := .venv-peers
+$(PEERS):
+	$(PYTHON) -m venv $@/torch
+	$@/torch/bin/python -m pip install --quiet torch transformers sentence-transformers numpy
+	$(PYTHON) -m venv $@/ctranslate2
+	$@/ctranslate2/bin/python -m pip install --quiet ctranslate2 torch transformers numpy
+
+WRITER ?=
+EMBEDDER ?=
+peers: $(STAMP) $(PEERS)  ## do what users do beside transformers, sentence-transformers and CTranslate2; WRITER=folder of SmolLM2, EMBEDDER=of MiniLM
+	$(BIN)/python -m benchmarks.peers --writer=$(WRITER) --embedder=$(EMBEDDER) \
+	  --python torch=$(PEERS)/torch/bin/python --python CTranslate2=$(PEERS)/ctranslate2/bin/python
+
 clean:  ## remove the environment and what tests and runs left
-	rm -rf .venv .venv-canary .venv-exports .venv-matrix .venv-wheel runs build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-canary .venv-exports .venv-matrix .venv-peers .venv-wheel runs build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache
 
 include tools/tools.mk

@@ -2,6 +2,7 @@
 --tiny`."""
 
 import json
+import sys
 
 import pytest
 
@@ -51,3 +52,12 @@ def test_what_fits_at_no_batch_is_said(monkeypatch, tmp_path):
     monkeypatch.setattr("sys.argv", ["gpu", "--case=bert_base", "--rounds=1", f"--out={out}"])
     gpu.main()
     assert [row["batch"] for row in json.loads(out.read_text())["results"]] == [0, 0, 0]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("case", ["gpt2_124m", "decode_b1"])
+def test_a_tiny_turn_runs_without_a_gpu(case, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "")  # the tests have several devices
+    answer = gpu.ask(sys.executable, case, "auto", 1, tiny=True)
+    assert answer["batch"] == 1
+    assert answer["seconds"] > 0
