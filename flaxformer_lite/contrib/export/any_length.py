@@ -217,7 +217,7 @@ class AnyLengthGatedDelta(GatedDelta):
 def mix_all_experts(
     cfg: MoeConfig,
     matrices: Matrices,
-    _: ActivationSharding,
+    sharding: ActivationSharding,
     x_LD: jax.Array,
     weights_LA: jax.Array,
     chosen_LA: jax.Array,
