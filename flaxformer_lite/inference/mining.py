@@ -8,8 +8,6 @@ import numpy as np
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.inference.retrieval import Hits
 
-SAMPLING = ("top", "random")
-
 
 @dataclass(frozen=True, kw_only=True)
 class MiningRules:
