@@ -161,6 +161,13 @@ def test_texts_are_the_newest_first_and_not_all_of_a_long_run(written):
     )
 
 
+def test_a_run_that_ended_before_its_first_record_has_a_page(tmp_path):
+    cfg = tiny_runs.config(tmp_path)
+    page = RunPage(tmp_path, cfg, cfg, [], Recorder(tmp_path, -1), spent())
+    page.write("ended by an error (no reward)", [], None, None)
+    assert "ended by an error (no reward)" in (tmp_path / "report.html").read_text()
+
+
 def test_a_long_run_has_a_small_page(written):
     assert len(written(steps=10_000, **{f"metric_{i}": float(i) for i in range(3)})) < 300_000
 

@@ -112,7 +112,12 @@ def curves(
     baseline: tuple[str, float] | None,
     best: tuple[str, int] | None,
 ) -> list[str]:
-    """Draws every figure of the records over steps, the objective's headline first and large."""
+    """Draws every figure of the records over steps, the objective's headline first and large.
+
+    A run that ended before its first record has none.
+    """
+    if not history:
+        return []
     known = {"loss": Metric("loss", "loss with all its terms")}
     known |= {metric.name: metric for metric in reversed(metrics)}
     names = [metric.name for metric in metrics]
