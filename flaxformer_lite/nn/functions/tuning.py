@@ -12,6 +12,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, overload
 
 import jax
@@ -139,6 +140,18 @@ def prepare_once(
 ) -> jax.Array:
     """Computes `prepare(inputs)`, an elementwise function, and its gradient once."""
     return compute_once(prepare(hold_gradient(inputs)), sharding)
+
+
+@functools.cache
+def has_integer_tiles() -> bool:
+    """Returns whether this CPU multiplies tiles of int8 (Intel's AMX), as far as Linux says.
+
+    On others, products of int8 are not known to be faster than those of restored matrices.
+    """
+    try:
+        return "amx_int8" in Path("/proc/cpuinfo").read_text()
+    except OSError:  # not Linux
+        return False
 
 
 def recomputes_inputs(sharding: ActivationSharding) -> bool:

@@ -11,7 +11,7 @@ from flaxformer_lite import build_model, generate, init_cache
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.inference import engine
 from flaxformer_lite.nn.adapters.merge import dequantize_params
-from flaxformer_lite.nn.functions import quantized
+from flaxformer_lite.nn.functions import quantized, tuning
 from flaxformer_lite.pretrained.place_params import place_params
 from flaxformer_lite.pretrained.quantized_params import with_scheme
 from tests.models import tiny
@@ -130,8 +130,9 @@ def test_rows_of_a_matrix_multiply_as_the_matrix(count, shape, ins):
     assert quantized.make_output_rows(*quantized.quantize_stack(stack, ins, "int8", 1)) is None
 
 
-def test_a_model_in_int8_decodes_by_the_rows_of_its_matrices():
+def test_a_model_in_int8_decodes_by_the_rows_of_its_matrices(monkeypatch):
     """As with floats for what the codes of layers and of the vocabulary stand for."""
+    monkeypatch.setattr(tuning, "has_integer_tiles", lambda: True)
     plain, floats = tiny.built(tiny.small("llama", tie_embeddings=False))
     model, stored = with_scheme(plain, floats, "int8")
     model = model.tuned()
@@ -152,6 +153,10 @@ def test_a_model_in_int8_decodes_by_the_rows_of_its_matrices():
     np.testing.assert_allclose(got, due, rtol=0, atol=1e-4 * float(jnp.abs(due).max()))
     assert relative(engine.prefill(model, params, ids, rows, None, slots=16)[0], due) > 1e-4
     assert engine.add_output_rows(plain, restored) is restored
+    monkeypatch.setattr(tuning, "has_integer_tiles", lambda: False)  # not measured there
+    assert engine.add_output_rows(model, params) is params
+    asked = build_model(model.cfg, matmul="int8").tuned()
+    assert engine.add_output_rows(asked, params) is not params
     assert generate(model, params, ids[:1, :4], max_new_tokens=4).shape == (1, 8)
 
 
