@@ -3,7 +3,6 @@
 import pytest
 
 from flaxformer_lite import registry, verify
-from tests.marks import daily
 from tests.models.tiny import OWN, built, small
 
 # With the flags of tests/conftest.py, XLA:CPU of jaxlib 0.10.2 makes a wrong program of a jitted
@@ -11,11 +10,11 @@ from tests.models.tiny import OWN, built, small
 # token reads the last. With either flag alone, as the commands run, it is right.
 MISCOMPILED = ("recurrent",)
 FAMILIES = [name for name in registry.available("models") if name not in OWN + MISCOMPILED]
-# with a cache and windows; test_command.py has others
-DAILY = ("mistral",)
 
 
-@pytest.mark.parametrize("family", daily(FAMILIES, DAILY))
+# test_command.py and test_faults.py verify a few of them every day
+@pytest.mark.nightly
+@pytest.mark.parametrize("family", FAMILIES)
 def test_no_false_alarm(family):
     findings = verify(*built(small(family)))
     assert len(findings) > 8
