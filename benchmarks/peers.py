@@ -88,7 +88,9 @@ def convert(python: str, writer: str) -> None:
         if not Path(folder).exists():
             words = ["-m", "ctranslate2.converters.transformers", "--model", writer]
             words += ["--output_dir", folder, "--quantization", form]
-            subprocess.run([python, *words], check=False, capture_output=True)
+            ran = subprocess.run([python, *words], check=False, capture_output=True, text=True)
+            if ran.returncode:
+                print(f"{folder}: not converted ({ran.stderr.strip().splitlines()[-1]})")
 
 
 def main() -> None:

@@ -123,7 +123,7 @@ class PresentModel(Protocol):
 
 
 class Collected(NamedTuple):
-    """What an objective adds to a batch before its step.
+    """The additions of an objective to a batch before its step.
 
     Attributes:
       batch: "inputs" and "targets", arrays [B, ...] by name, in place of those of `make_example`.

@@ -15,7 +15,7 @@ SMALLEST_STD = 1e-4  # added to a standard deviation, as in TRL, so that equal r
 
 
 class TokenLosses(NamedTuple):
-    """What a policy gradient is made of, float32 [N, T] each; meaningless outside of the mask.
+    """The terms of a policy gradient, float32 [N, T] each; meaningless outside of the mask.
 
     Attributes:
       loss: to minimize, with the penalty of the divergence.
