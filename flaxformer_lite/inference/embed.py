@@ -28,8 +28,13 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("flaxformer_lite")
 
 BATCH = 32  # texts at a time
-NARROWEST = 16  # tokens of the shortest padded texts
+CPU_BATCH = 16  # a CPU is as fast with few texts, and similar ones are padded less
+NARROWEST = 8  # tokens of the shortest padded texts
 MOST_WIDTHS = 8  # of the batches of one call
+# Padded tokens that are cheaper than another program: MiniLM reads 2,300 tokens while one compiles
+# (jax 0.10.2, an Intel Xeon). Programs that are kept between processes serve many calls.
+COMPILING = 2048
+KEPT = 512
 TASKS = ("query", "document")
 # [texts, D], dense or sparse, or for each text the vectors of its tokens [tokens, D]
 Vectors: TypeAlias = "np.ndarray | csr_array | list[np.ndarray]"
@@ -275,14 +280,15 @@ def batches(
     """Yields the numbers of texts of similar length, with their ids and attention mask [B, T]."""
     # from the longest on, so that a last batch of few texts is one of short ones
     order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))
-    starts = range(0, len(order), BATCH)
-    widths = plan_widths([max(1, len(rows[order[start]])) for start in starts])
+    most = CPU_BATCH if jax.default_backend() == "cpu" else BATCH
+    starts = range(0, len(order), most)
+    widths = plan_widths([max(1, len(rows[order[start]])) for start in starts], most)
     for start, width in zip(starts, widths, strict=True):
-        chosen = order[start : start + BATCH]
+        chosen = order[start : start + most]
         if opened.cfg.has_position_table:
             width = min(width, opened.cfg.max_length)
         # The last batch has as many rows as the others, or it would compile anew.
-        ids_BT = np.full((min(BATCH, len(order)), width), opened.tokenizer.pad_id, np.int32)
+        ids_BT = np.full((min(most, len(order)), width), opened.tokenizer.pad_id, np.int32)
         mask_BT = np.zeros_like(ids_BT)
         for row, i in enumerate(chosen):
             ids_BT[row, : len(rows[i])] = rows[i]
@@ -290,25 +296,31 @@ def batches(
         yield chosen, ids_BT, mask_BT
 
 
-def plan_widths(lengths: Sequence[int]) -> list[int]:
-    """Rounds the lengths of batches up, to MOST_WIDTHS different ones at most.
+def plan_widths(lengths: Sequence[int], rows: int) -> list[int]:
+    """Rounds the lengths of batches of `rows` texts up, to MOST_WIDTHS different ones at most.
 
-    A program is compiled for each. Of two neighbours the one whose batches grow least is given up.
+    A program is compiled for each. Of two neighbours the one whose batches grow least is given up,
+    also of fewer widths if that takes less time than a program.
     """
+    is_kept = jax.config.jax_compilation_cache_dir is not None
+    worth = KEPT if is_kept else COMPILING
     widths = [_rounded(length) for length in lengths]
-    while len(set(widths)) > MOST_WIDTHS:
+    while len(set(widths)) > 1:
         counts = collections.Counter(widths)
         pairs = itertools.pairwise(sorted(counts))
         growth = {(wide - narrow) * counts[narrow]: (narrow, wide) for narrow, wide in pairs}
-        narrow, wide = growth[min(growth)]
+        least = min(growth)
+        if len(counts) <= MOST_WIDTHS and least * rows >= worth:
+            break
+        narrow, wide = growth[least]
         widths = [wide if width == narrow else width for width in widths]
     return widths
 
 
 def _rounded(length: int) -> int:
-    """Rounds a length up to quarters between powers of two: at most a fifth more."""
+    """Rounds a length up to eighths between powers of two: at most an eighth more."""
     power = 1 << max(0, length - 1).bit_length()
-    step = max(NARROWEST, power // 8)
+    step = max(NARROWEST, power // 16)
     return math.ceil(length / step) * step
 
 

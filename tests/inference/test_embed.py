@@ -5,6 +5,7 @@ import json
 import shutil
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -148,13 +149,24 @@ def test_what_lies_beside_the_weights_is_saved_again(tmp_path, name):
 def test_few_widths_hold_all_texts_with_little_padding(seed):
     draw = np.random.default_rng(seed)
     lengths = np.sort(draw.integers(1, 513, size=40))
-    widths = np.asarray(plan_widths(lengths.tolist()))
+    widths = np.asarray(plan_widths(lengths.tolist(), 32))
     assert (widths >= lengths).all()
     assert len(set(widths.tolist())) <= MOST_WIDTHS
     assert lengths.sum() > 0.75 * widths.sum()
-    assert plan_widths([3]) == [16]
+    assert plan_widths([3], 32) == [8]
     few = np.asarray([17, 33, 65, 100, 129, 300])
-    assert (few > 0.5 * np.asarray(plan_widths(few.tolist()))).all()
+    assert (few > 0.5 * np.asarray(plan_widths(few.tolist(), 512))).all()
+
+
+@pytest.mark.parametrize(("folder", "due"), [(None, [64, 64, 64]), ("programs", [32, 32, 64])])
+def test_a_program_is_compiled_where_padding_takes_longer(folder, due):
+    before = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", folder)
+    try:
+        assert plan_widths([10, 30, 60], 20) == due
+        assert plan_widths([10, 30, 60], 200) == [16, 32, 64]
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
 
 
 def test_vectors_are_cut_then_normalized(tmp_path):
