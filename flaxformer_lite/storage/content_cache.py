@@ -41,14 +41,6 @@ def local(root: str | Path) -> Path:
     return expand_home(default if "://" in str(root) else root)
 
 
-def parts_of(folder: Path) -> Path:
-    """Returns the folder for intermediate files of `write`.
-
-    It survives if the process is killed, and is removed once the folder of the result is complete.
-    """
-    return folder.with_name(f"{folder.name.split('.')[0]}.parts")
-
-
 def folder(root: str | Path, name: str, write: Callable[[Path], None]) -> Path:
     """Returns the folder `root/name`, which `write` fills if it is missing or incomplete.
 
@@ -87,9 +79,8 @@ def folder(root: str | Path, name: str, write: Callable[[Path], None]) -> Path:
                         files[str(path.relative_to(temporary))] = _checksums(path)
                 (temporary / MANIFEST).write_text(json.dumps(files))
                 _publish(temporary, final)
-            shutil.rmtree(parts_of(temporary), ignore_errors=True)
     except OSError as error:
-        # Without locks, another process may have finished, and removed the intermediate files.
+        # Without locks, another process may have finished.
         if _is_complete(final):
             return final
         raise NotWritable(
