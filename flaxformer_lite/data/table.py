@@ -9,7 +9,6 @@ import csv
 import hashlib
 import itertools
 import json
-import mmap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ import numpy as np
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import columnar, digests, hub_dataset, stored, text_encoding
 from flaxformer_lite.data.conll import read_conll
-from flaxformer_lite.files.read import open_regular, quote_value, read_object
+from flaxformer_lite.files.read import quote_value, read_object
 from flaxformer_lite.objectives.rows import ClassNames
 from flaxformer_lite.runtime import progress
 from flaxformer_lite.storage import compressed, content_cache, hub
@@ -154,7 +153,7 @@ def _read_files(files: Sequence[Path], where: str, root: str) -> Table:
     table = _table(where, read, digest, size, kind, root)
     if kind not in columnar.KINDS:
         return table
-    return table.with_names(_class_names(files[0], where))
+    return table.with_names(columnar.class_names(_columnar_content(files[0], where), where))
 
 
 def splits_of(path: str) -> tuple[str, ...]:
@@ -224,17 +223,6 @@ def _cached_rows(
     return content_cache.folder(root, f"table-{digests.digest_of(key)}", write)
 
 
-def _class_names(file: Path, where: str) -> ClassNames:
-    with compressed.reading(file, where):
-        if compressed.compression(file):
-            return columnar.class_names(compressed.read_unpacked(file, where))
-        with open_regular(file) as stream:
-            if not file.stat().st_size:
-                return {}
-            content = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-            return columnar.class_names(content)
-
-
 def _delimited(usual: str) -> Reader:
     return lambda path, where: delimited(text_encoding.lines(path, where, ""), where, usual)
 
@@ -293,12 +281,15 @@ def _plain(path: Path, where: str) -> Iterable[stored.TableRow]:
 
 def _columns(kind: str) -> Reader:
     def read(path: Path, where: str) -> Iterator[stored.TableRow]:
-        content: columnar.Content = path
-        if compressed.compression(path):
-            content = compressed.read_unpacked(path, where)
-        return columnar.rows(content, where, kind)
+        return columnar.rows(_columnar_content(path, where), where, kind)
 
     return read
+
+
+def _columnar_content(path: Path, where: str) -> columnar.Content:
+    if compressed.compression(path):
+        return compressed.read_unpacked(path, where)
+    return path
 
 
 def _jsonl(path: Path, where: str) -> Iterator[stored.TableRow]:
@@ -400,7 +391,7 @@ def _read_folder(folder: Path, where: str, split: str, root: str) -> Table:
             yield from columnar.rows(path, where, ".arrow")
 
     table = _table(where, read, digest, size, "datasets", root)
-    names = _class_names(paths[0], where)
+    names = columnar.class_names(paths[0], where)
     if not names and (folder / "dataset_info.json").is_file():
         names = columnar.named(read_object(folder / "dataset_info.json").get("features"))
     return table.with_names(names)
