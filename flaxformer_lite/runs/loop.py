@@ -17,7 +17,6 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.base import Metric
 from flaxformer_lite.runs.best import Best, Selection
 from flaxformer_lite.runs.callbacks.callback import Callback
-from flaxformer_lite.runs.callbacks.estimate import Estimate
 from flaxformer_lite.runs.callbacks.evaluation import Evaluation
 from flaxformer_lite.runs.callbacks.finite import Finite
 from flaxformer_lite.runs.callbacks.interruption import Interruption
@@ -343,7 +342,6 @@ def _other_callbacks(
     if cfg.train.watchdog:
         callbacks.append(Watchdog(cfg.train.watchdog, clock))
     if group.first:
-        callbacks.append(Estimate(cfg.train.steps, note))
         callbacks.append(Tracking(cfg.train.trackers, note, workdir, resume.plain(cfg), last_step))
     if cfg.train.profile:
         profile_folder = "profile"
