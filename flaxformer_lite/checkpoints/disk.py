@@ -1,7 +1,5 @@
 """Checkpoints on a disk, by orbax: written in the background, and renamed once complete."""
 
-import contextlib
-import os
 import shutil
 from pathlib import Path
 
@@ -11,8 +9,6 @@ import orbax.checkpoint as ocp
 from flaxformer_lite.checkpoints.record import RECORD, STATE, CheckpointError, check_regular
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.runtime.processes import Processes
-
-TOLD = ("report.html", "errors.log")  # what a run writes of the error that ends it
 
 
 class Disk:
@@ -36,8 +32,6 @@ class Disk:
                 f"cannot write in {folder}: {error.strerror}; choose another --workdir."
             ) from None
         check_regular(self.folder)
-        self._workdir = self.folder.parent.stat()  # which may be renamed during the run
-        self._saving = -1  # the step that was saved last
         options = ocp.CheckpointManagerOptions(max_to_keep=keep, cleanup_tmp_directories=True)
         self._manager = ocp.CheckpointManager(self.folder, options=options)
 
@@ -58,7 +52,6 @@ class Disk:
         items = ocp.args.Composite(
             **{STATE: ocp.args.StandardSave(state), RECORD: ocp.args.JsonSave(record)}
         )
-        self._saving = step
         # Forced, as the run decides when to save, not orbax's policy.
         self._manager.save(step, args=items, force=True)
 
@@ -86,21 +79,4 @@ class Disk:
         return f"moved to {place}"
 
     def close(self) -> None:
-        try:
-            self._manager.close()
-        finally:
-            if self._group.first:
-                self._clear_old_place()
-
-    def _clear_old_place(self) -> None:
-        """Removes what orbax made in the place of a workdir that was renamed during a save.
-
-        That is a checkpoint of one step without the rest of a run.
-        """
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(self.folder.parent.stat(), self._workdir):
-                return
-            steps = {name.partition(".")[0] for name in os.listdir(self.folder)}
-            names = {self.folder.name, *TOLD}
-            if steps <= {str(self._saving)} and set(os.listdir(self.folder.parent)) <= names:
-                shutil.rmtree(self.folder.parent, ignore_errors=True)
+        self._manager.close()

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import mmap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -22,9 +21,8 @@ HELD = 1 << 26  # bytes of texts converted to Python objects at a time
 UNPACKED = 1 << 28  # bytes to which a row group or batch may be unpacked
 Content = Path | Stream | bytes
 RATIO = 16  # and how much longer than its part of the file; texts compress to a third or a tenth
-# Encodings that pyarrow does not read as a dictionary. With the first, which stores a text as its
-# difference to the one before, a text may be as long as a page and take a few bytes of it.
-DIFFERENCES = ("DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY")
+# encodings that pyarrow does not read as a dictionary
+DIFFERENCES = {"DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"}
 
 
 def rows(
@@ -77,31 +75,27 @@ def _parquet_batches(
 ) -> "Iterator[pyarrow.RecordBatch]":
     """Yields batches in which each distinct text of a parquet dictionary is held once."""
     metadata = arrow.parquet.read_metadata(source)
-    encoded = _by_differences(metadata)
-    leaves = [metadata.schema.column(i) for i in range(metadata.num_columns)]
-    texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
-    dictionaries = [path for path in texts if path not in encoded]
-    file = arrow.parquet.ParquetFile(source, metadata=metadata, read_dictionary=dictionaries)
-    wanted = _present(columns, file.schema_arrow)
-    widest = 1  # values of a row in a list, on average, or bytes of a text by its prefix
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
+    wanted = _present(columns, metadata.schema.to_arrow_schema())
+    way_out = "in smaller groups, as by pyarrow.parquet.write_table(..., row_group_size=1000)"
+    texts = set()
+    by_differences = set()
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
         packed = 0
         unpacked = 0
         for chunk in map(group.column, range(group.num_columns)):
             if chunk.path_in_schema.split(".")[0] not in wanted:
                 continue
-            if chunk.total_uncompressed_size > LONGEST * max(1, chunk.num_values):
-                raise _too_long(where)
             packed += chunk.total_compressed_size
             unpacked += chunk.total_uncompressed_size
-            widest = max(widest, chunk.num_values // max(1, group.num_rows))
-            if chunk.path_in_schema in encoded:
-                widest = max(widest, chunk.total_uncompressed_size)
-        way_out = "in smaller groups, as by pyarrow.parquet.write_table(..., row_group_size=1000)"
+            if chunk.physical_type == "BYTE_ARRAY":
+                texts.add(chunk.path_in_schema)
+            if not DIFFERENCES.isdisjoint(chunk.encodings):
+                by_differences.add(chunk.path_in_schema)
         _check_growth(packed, unpacked, where, way_out)
-    size = max(1, min(BATCH, HELD // widest))
-    yield from file.iter_batches(size, columns=wanted)
+    file = arrow.parquet.ParquetFile(
+        source, metadata=metadata, read_dictionary=list(texts - by_differences)
+    )
+    yield from file.iter_batches(BATCH, columns=wanted)
 
 
 def _check_growth(packed: int, unpacked: int, where: str, way_out: str) -> None:
@@ -110,17 +104,6 @@ def _check_growth(packed: int, unpacked: int, where: str, way_out: str) -> None:
             f"{where}: {packed:,} bytes that are unpacked to {unpacked:,} at a time, where"
             f" {UNPACKED >> 20} MiB are the most; write it anew {way_out}."
         )
-
-
-def _by_differences(metadata: "pyarrow.parquet.FileMetaData") -> set[str]:
-    """Returns the paths of the columns with an encoding of DIFFERENCES."""
-    paths = set()
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        for chunk in map(group.column, range(group.num_columns)):
-            if not set(DIFFERENCES).isdisjoint(chunk.encodings):
-                paths.add(chunk.path_in_schema)
-    return paths
 
 
 def _arrow_batches(
@@ -148,21 +131,25 @@ def _widest(arrow: ModuleType, values: "pyarrow.Array", where: str) -> int:
     types = arrow.types
     if types.is_dictionary(kind):
         return _widest(arrow, values.dictionary, where)
-    if any(is_text(kind) for is_text in _texts(types)):
-        longest = arrow.compute.max(arrow.compute.binary_length(values)).as_py() or 0
-        if longest > LONGEST:
-            raise _too_long(where)
-        return longest
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        count = arrow.compute.max(arrow.compute.list_value_length(values)).as_py() or 0
-        if count > LONGEST:
-            raise _too_long(where)
-        return count * _widest(arrow, values.flatten(), where)
     if types.is_struct(kind):
         return sum(_widest(arrow, values.field(i), where) for i in range(kind.num_fields))
+    if any(is_text(kind) for is_text in _texts(types)):
+        return _longest(arrow, arrow.compute.binary_length(values), where)
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        count = _longest(arrow, arrow.compute.list_value_length(values), where)
+        return count * _widest(arrow, values.flatten(), where)
     if types.is_nested(kind):
         return values.nbytes
     return 16
+
+
+def _longest(arrow: ModuleType, lengths: "pyarrow.Array", where: str) -> int:
+    longest = arrow.compute.max(lengths).as_py() or 0
+    if longest > LONGEST:
+        raise ConfigError(
+            f"{where}: a value of more than {LONGEST >> 20} MiB; cut its text into several rows."
+        )
+    return longest
 
 
 def _texts(types: ModuleType) -> tuple[Callable[..., bool], ...]:
@@ -179,12 +166,6 @@ def _plain(arrow: ModuleType, batch: "pyarrow.RecordBatch") -> "pyarrow.RecordBa
     return arrow.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
-def _too_long(where: str) -> ConfigError:
-    return ConfigError(
-        f"{where}: a value of more than {LONGEST >> 20} MiB; cut its text into several rows."
-    )
-
-
 def _source(arrow: ModuleType, content: Content) -> "pyarrow.NativeFile":
     if isinstance(content, bytes):
         return arrow.BufferReader(content)
@@ -199,15 +180,16 @@ def _present(columns: Sequence[str], schema: "pyarrow.Schema") -> list[str]:
     return schema.names
 
 
-def class_names(content: bytes | mmap.mmap) -> dict[str, tuple[str, ...]]:
+def class_names(content: Content, where: str) -> dict[str, tuple[str, ...]]:
     """Reads the names of classes that `datasets` keeps in the schema of parquet and arrow files."""
-    import pyarrow.parquet
-
-    source = pyarrow.BufferReader(content)
-    if content[:4] == b"PAR1":
-        schema = pyarrow.parquet.read_schema(source)
-    else:
-        schema = _opened(pyarrow, source).schema
+    with _arrow(where) as arrow:
+        source = _source(arrow, content)
+        is_parquet = source.read(4) == b"PAR1"
+        source.seek(0)
+        if is_parquet:
+            schema = arrow.parquet.read_schema(source)
+        else:
+            schema = _opened(arrow, source).schema
     kept = (schema.metadata or {}).get(b"huggingface")
     with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
         return named(json.loads(kept)["info"]["features"]) if kept else {}

@@ -21,7 +21,7 @@ from flaxformer_lite.config import (
     plugin_name,
     to_config_dict,
 )
-from flaxformer_lite.data import shards, token_files, tokenizing
+from flaxformer_lite.data import token_files, tokenizing
 from flaxformer_lite.data.digests import digest_of
 from flaxformer_lite.data.open_tokenizer import make_tokenizer
 from flaxformer_lite.data.split import SPLITS, Split, split_of
@@ -218,12 +218,12 @@ def _tokenized(cfg: DataConfig, text: Text, chosen: Tokenizer, skeleton: str) ->
         keys.append(begin)
     key = digest_of(keys)
 
-    def copy(folder: Path) -> None:
-        token_files.copy(source.files, chosen, text.share, source.where, folder)
+    def write(folder: Path) -> None:
+        if source.has_tokens:
+            token_files.copy(source.files, chosen, text.share, source.where, folder)
+        else:
+            tokenizing.write_tokens(folder, source, text.split(), chosen, begin)
 
-    write = tokenizing.Tokenizing(source, text.split, chosen, begin).write
-    if source.has_tokens:
-        write = copy
     folder = content_cache.folder(cfg.cache, f"tokens-{key}", write)
     tokens = {}
     for name in SPLITS:
@@ -361,7 +361,7 @@ def _training_text(
     """Yields every `every`-th piece of the training splits."""
     number = itertools.count()
     for text in texts:
-        for piece in shards.pieces(text.split().deal(text.source.documents())):
+        for piece in tokenizing.pieces(text.split().deal(text.source.documents())):
             advance(len(piece.text))
             if piece.split == "train" and next(number) % every == 0:
                 yield piece.text

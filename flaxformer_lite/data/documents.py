@@ -5,21 +5,17 @@ document, of at most LONGEST bytes. Any other file is one document; if it has mo
 bytes, it is cut at the ends of lines. All files may be compressed (`.gz`, `.zst`).
 """
 
-import contextlib
-import functools
-import io
 import reprlib
 from collections.abc import Iterator
-from pathlib import Path
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data import columnar, table
+from flaxformer_lite.data import columnar, row_files, text_encoding
 from flaxformer_lite.storage import compressed
 from flaxformer_lite.storage.compressed import File
 
 JSONL = (".jsonl", ".ndjson")
 TABLES = (".csv", ".tsv", *columnar.KINDS)
-LONGEST = 1 << 24  # most bytes of a line of jsonl, and of a document of plain text
+LONGEST = 1 << 24  # most bytes of a document of plain text
 Document = tuple[str, ...]
 
 
@@ -51,10 +47,11 @@ def read(path: File, where: str, fields: tuple[str, ...]) -> Iterator[tuple[int,
 
 def _records(path: File, where: str, fields: tuple[str, ...]) -> Iterator[tuple[int, Document]]:
     """Yields the documents of jsonl, each with the number of its line."""
-    for number, line in enumerate(_texts(path, where), start=1):
+    where = f"{where}: {path.name}"
+    for number, line in enumerate(text_encoding.lines(path, where), start=1):
         if line.strip():
-            at = f"{where}: {path.name}:{number}"
-            yield number, _chosen(table.parse_line(line, at), at, fields)
+            at = f"{where}:{number}"
+            yield number, _chosen(row_files.parse_line(line, at), at, fields)
 
 
 def is_jsonl(path: File) -> bool:
@@ -62,21 +59,12 @@ def is_jsonl(path: File) -> bool:
     return compressed.kind(path) in JSONL
 
 
-def _texts(path: File, where: str) -> Iterator[str]:
-    """Yields the lines of jsonl, or the parts of a plain text, with one at a time in memory."""
+def _parts(path: File, where: str) -> Iterator[tuple[int, Document]]:
+    """Yields the parts of a plain text, each with its first line, with one at a time in memory."""
     offset = 0
-    number = 0
+    line = 1
     with compressed.reading(path, where), compressed.unpacked(path, where) as file:
-        read = functools.partial(_part, file)
-        if is_jsonl(path):
-            read = functools.partial(file.readline, LONGEST + 1)
-        while data := read():
-            number += 1
-            if len(data) > LONGEST:
-                raise ConfigError(
-                    f"{where}: {path.name}:{number}: a line of more than {LONGEST >> 20} MiB;"
-                    " divide it."
-                )
+        while data := _part(file):
             try:
                 text = data.decode("utf-8" if offset else "utf-8-sig")
             except UnicodeDecodeError as error:
@@ -89,16 +77,9 @@ def _texts(path: File, where: str) -> Iterator[str]:
                 raise ConfigError(
                     f"{where}: {path.name} is binary (a NUL byte at {at}), not text; leave it out."
                 )
-            yield text
+            yield line, (text,)
+            line += text.count("\n")
             offset += len(data)
-
-
-def _parts(path: File, where: str) -> Iterator[tuple[int, Document]]:
-    """Yields the parts of a plain text, each with the number of its first line."""
-    line = 1
-    for text in _texts(path, where):
-        yield line, (text,)
-        line += text.count("\n")
 
 
 def _part(file: compressed.Stream) -> bytes:
@@ -111,51 +92,11 @@ def _part(file: compressed.Stream) -> bytes:
 
 
 def _rows(path: File, where: str, fields: tuple[str, ...]) -> Iterator[Document]:
-    """Yields the texts of each row of a table, with only a few rows in memory.
-
-    A missing value is an empty text.
-    """
-    kind = compressed.kind(path)
+    """Yields the texts of each row of a table; a missing value is an empty text."""
     at = f"{where}: {path.name}"
-    with compressed.reading(path, where), contextlib.ExitStack() as stack:
-        if kind in columnar.KINDS:
-            content: columnar.Content
-            if compressed.compression(path):
-                content = compressed.read_unpacked(path, where)
-            elif isinstance(path, Path):
-                content = path
-            else:
-                content = stack.enter_context(path.open("rb"))
-            rows = columnar.rows(content, at, kind, fields)
-        else:
-            text = io.TextIOWrapper(compressed.unpacked(path, where), "utf-8-sig", newline="")
-            lines = _lines(stack.enter_context(text), at)
-            separator = "\t"
-            if kind == ".csv":
-                separator = ","
-            rows = table.delimited(lines, at, separator)
-        for number, row in enumerate(rows, start=1):
-            filled = dict(row)
-            for field in fields:
-                if field in filled and filled[field] is None:
-                    filled[field] = ""
-            yield _chosen(filled, f"{at}, row {number}", fields)
-
-
-def _lines(text: io.TextIOWrapper, at: str) -> Iterator[str]:
-    """Yields the lines of csv."""
-    try:
-        while line := text.readline(LONGEST + 1):
-            if len(line) > LONGEST:
-                raise ConfigError(
-                    f"{at}: a line of more than {LONGEST >> 20} MiB; cut its text into several"
-                    " rows."
-                )
-            yield line
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"{at} is not UTF-8 text (byte {error.object[error.start]:#04x}); convert it."
-        ) from None
+    for number, row in enumerate(row_files.read_rows(path, at, fields), start=1):
+        filled = {name: "" if value is None else value for name, value in row.items()}
+        yield _chosen(filled, f"{at}, row {number}", fields)
 
 
 def _chosen(record: dict, at: str, fields: tuple[str, ...]) -> Document:

@@ -1,26 +1,18 @@
-"""Tables of labelled rows.
-
-Reads csv, tsv, json, jsonl, parquet, arrow, CoNLL, and folders that Hugging Face's `datasets`
-saved.
-"""
+"""Tables of labelled rows: files (row_files.py), and folders that `datasets` saved."""
 
 import contextlib
-import csv
 import hashlib
-import itertools
 import json
-import mmap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data import columnar, digests, hub_dataset, stored, text_encoding
-from flaxformer_lite.data.conll import read_conll
-from flaxformer_lite.files.read import open_regular, quote_value, read_object
+from flaxformer_lite.data import columnar, digests, hub_dataset, stored
+from flaxformer_lite.data.row_files import READERS, columnar_content, read_rows
+from flaxformer_lite.files.read import read_object
 from flaxformer_lite.objectives.rows import ClassNames
 from flaxformer_lite.runtime import progress
 from flaxformer_lite.storage import compressed, content_cache, hub
@@ -29,7 +21,6 @@ from flaxformer_lite.storage.stores import StorageError
 
 FORMAT = "3"  # increase when the rows that are read from a file, or their files, change
 SMALL = 1 << 20  # bytes of files whose rows stay in memory
-LARGEST = 1 << 31  # most bytes of a .json file, which is read in one piece
 NUMBERS = 1 << 16  # row numbers hashed at a time
 # names in a folder of splits
 SPLITS = {
@@ -37,9 +28,7 @@ SPLITS = {
     "eval": ("validation", "dev", "eval", "test"),
 }
 SHEETS = (".xlsx", ".xls", ".ods", ".numbers")
-MOST_CHARACTERS = 1 << 24  # of one field of csv
-# (file, what to name in errors) -> rows
-Reader = Callable[[Path, str], Iterable[stored.TableRow]]
+KINDS = (*READERS, *columnar.KINDS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,9 +127,9 @@ def _read_files(files: Sequence[Path], where: str, root: str) -> Table:
             f"{where}: a spreadsheet; save its sheet as 'CSV UTF-8' (File, Save As) and name that"
             " file."
         )
-    if kind not in READERS:
+    if kind not in KINDS:
         raise ConfigError(
-            f"{where}: must be one of {', '.join(READERS)}, or a folder of datasets' save_to_disk."
+            f"{where}: must be one of {', '.join(KINDS)}, or a folder of datasets' save_to_disk."
         )
     digest, size = _content(files, where, root)
 
@@ -149,12 +138,13 @@ def _read_files(files: Sequence[Path], where: str, root: str) -> Table:
             at = where
             if len(files) > 1:
                 at = f"{where}: {file.name}"
-            yield from READERS[kind](file, at)
+            yield from read_rows(file, at)
 
     table = _table(where, read, digest, size, kind, root)
     if kind not in columnar.KINDS:
         return table
-    return table.with_names(_class_names(files[0], where))
+    with columnar_content(files[0], where) as content:
+        return table.with_names(columnar.class_names(content, where))
 
 
 def splits_of(path: str) -> tuple[str, ...]:
@@ -224,156 +214,6 @@ def _cached_rows(
     return content_cache.folder(root, f"table-{digests.digest_of(key)}", write)
 
 
-def _class_names(file: Path, where: str) -> ClassNames:
-    with compressed.reading(file, where):
-        if compressed.compression(file):
-            return columnar.class_names(compressed.read_unpacked(file, where))
-        with open_regular(file) as stream:
-            if not file.stat().st_size:
-                return {}
-            content = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-            return columnar.class_names(content)
-
-
-def _delimited(usual: str) -> Reader:
-    return lambda path, where: delimited(text_encoding.lines(path, where, ""), where, usual)
-
-
-def delimited(text: Iterable[str], where: str, usual: str) -> Iterator[stored.TableRow]:
-    """Yields the rows of csv or tsv.
-
-    Args:
-      text: its lines.
-      where: the field and value to name in errors.
-      usual: the separator, unless the first line lacks it and has a semicolon or tab.
-
-    Raises:
-      ConfigError: a line has a different number of values from the first, or cannot be read; names
-        the line.
-    """
-    text = iter(text)
-    first = next(text, "")
-    separator = next((s for s in (usual, ";", "\t") if s in first), usual)
-    quoted = usual == "," or '"' in first  # else as GLUE's tsv, with lone quotes
-    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
-    # Python's own limit, 131,072 characters, is less than a long text.
-    csv.field_size_limit(MOST_CHARACTERS)
-    lines = csv.reader(
-        itertools.chain([first], text), delimiter=separator, quoting=quoting, strict=True
-    )
-    try:
-        header = next(lines, [])
-        if len(set(header)) != len(header):
-            raise ConfigError(
-                f"{where}: two columns of the same name ({', '.join(map(quote_value, header))})."
-            )
-        for values in filter(None, lines):
-            if len(values) != len(header):
-                raise ConfigError(
-                    f"{where}:{lines.line_num}: {len(values)} values, but the first line names"
-                    f" {len(header)} columns."
-                )
-            yield dict(zip(header, values, strict=True))
-    except csv.Error as error:
-        raise ConfigError(f"{where}:{lines.line_num}: cannot be read ({error}).") from None
-
-
-def _conll(universal: bool) -> Reader:
-    return lambda path, where: read_conll(
-        text_encoding.lines(path, where), where, universal=universal
-    )
-
-
-def _plain(path: Path, where: str) -> Iterable[stored.TableRow]:
-    """Reads CoNLL, or Excel's "Unicode text", which separates values by tabs."""
-    if text_encoding.is_utf16(path, where):
-        return _delimited("\t")(path, where)
-    return _conll(False)(path, where)
-
-
-def _columns(kind: str) -> Reader:
-    def read(path: Path, where: str) -> Iterator[stored.TableRow]:
-        content: columnar.Content = path
-        if compressed.compression(path):
-            content = compressed.read_unpacked(path, where)
-        return columnar.rows(content, where, kind)
-
-    return read
-
-
-def _jsonl(path: Path, where: str) -> Iterator[stored.TableRow]:
-    for number, line in enumerate(text_encoding.lines(path, where), start=1):
-        if line.strip():
-            yield parse_line(line, f"{where}:{number}")
-
-
-def parse_line(line: str, where: str) -> stored.TableRow:
-    """Parses a line of jsonl.
-
-    Raises ConfigError, prefixed by `where`, unless the line is an object.
-    """
-    return _object(_json(line.rstrip(), where), where)
-
-
-def _list(path: Path, where: str) -> list[stored.TableRow]:
-    if not compressed.compression(path) and path.stat().st_size > LARGEST:
-        raise ConfigError(
-            f"{where}: {path.stat().st_size:,} bytes of JSON in one piece; write it as jsonl, an"
-            " object per line."
-        )
-    if compressed.compression(path):
-        compressed.read_unpacked(path, where)  # refuses one that is too long
-    read = _json("".join(text_encoding.lines(path, where)), where)
-    if isinstance(read, dict) and isinstance(read.get("data"), list):
-        read = read["data"]
-    if not isinstance(read, list):
-        raise ConfigError(
-            f"{where}: must hold a list of objects, or an object with such a list under data."
-        )
-    if read and isinstance(read[0], dict) and "paragraphs" in read[0]:
-        return list(_squad(read, where))
-    return [_object(row, f"{where}: entry {number}") for number, row in enumerate(read, start=1)]
-
-
-def _squad(articles: list[stored.Json], where: str) -> Iterator[stored.TableRow]:
-    """Yields one row per question of SQuAD's nested file, with the columns of `datasets`."""
-    try:
-        paragraphs = itertools.chain.from_iterable(article["paragraphs"] for article in articles)
-        for paragraph in paragraphs:
-            for question in paragraph["qas"]:
-                answers = question["answers"]
-                yield {
-                    "id": question["id"],
-                    "question": question["question"],
-                    "context": paragraph["context"],
-                    "answers": {
-                        "text": [answer["text"] for answer in answers],
-                        "answer_start": [answer["answer_start"] for answer in answers],
-                    },
-                }
-    except (KeyError, TypeError) as error:
-        raise ConfigError(f"{where}: looks like SQuAD's file, but lacks {error}.") from None
-
-
-def _json(text: str, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        where_in_text = f"column {error.colno}"
-        if error.lineno > 1:
-            where_in_text = f"line {error.lineno} {where_in_text}"
-        reason = f"{error.msg}, {where_in_text}"
-    except (ValueError, RecursionError) as error:  # thousands of digits, or of levels
-        reason = str(error).partition(";")[0]
-    raise ConfigError(f"{where}: not JSON ({reason}).")
-
-
-def _object(value: object, where: str) -> stored.TableRow:
-    if not isinstance(value, dict):
-        raise ConfigError(f"{where}: a JSON {type(value).__name__}; must be an object.")
-    return value
-
-
 def _read_folder(folder: Path, where: str, split: str, root: str) -> Table:
     named = splits_of(str(folder))
     if named:
@@ -400,20 +240,7 @@ def _read_folder(folder: Path, where: str, split: str, root: str) -> Table:
             yield from columnar.rows(path, where, ".arrow")
 
     table = _table(where, read, digest, size, "datasets", root)
-    names = _class_names(paths[0], where)
+    names = columnar.class_names(paths[0], where)
     if not names and (folder / "dataset_info.json").is_file():
         names = columnar.named(read_object(folder / "dataset_info.json").get("features"))
     return table.with_names(names)
-
-
-READERS: dict[str, Reader] = {
-    ".csv": _delimited(","),
-    ".tsv": _delimited("\t"),
-    ".json": _list,
-    ".jsonl": _jsonl,
-    ".ndjson": _jsonl,
-    ".conll": _conll(False),
-    ".conllu": _conll(True),
-    ".txt": _plain,
-    **{kind: _columns(kind) for kind in columnar.KINDS},
-}

@@ -201,14 +201,8 @@ def _content(files: Sequence[File], where: str, root: str) -> tuple[str, int]:
         return digest.hexdigest()[:16]
 
     if len(here) < len(every):
-        return hashed(), sum(_size(path) for path in every)
+        return hashed(), sum(map(compressed.size, every))
     return digests.remembered(root, here, forms, hashed)
-
-
-def _size(path: File) -> int:
-    if isinstance(path, Path):
-        return path.stat().st_size
-    return path.size
 
 
 def _is_text(path: File) -> bool:

@@ -36,8 +36,10 @@ def lines(path: File, where: str, newline: str = "\n") -> Iterator[str]:
       ConfigError: a line is longer than LONGEST; or the file is neither UTF-8 nor marked as UTF-16,
         with the line and how to convert it.
     """
-    encoding = "utf-16" if is_utf16(path, where) else "utf-8-sig"
     with compressed.reading(path, where), compressed.unpacked(path, where) as stream:
+        encoding = "utf-8-sig"
+        if stream.peek(2)[:2] in UTF16:
+            encoding = "utf-16"
         try:
             with io.TextIOWrapper(stream, encoding, newline=newline) as text:
                 number = 0

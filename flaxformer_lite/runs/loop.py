@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,11 +17,9 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.base import Metric
 from flaxformer_lite.runs.best import Best, Selection
 from flaxformer_lite.runs.callbacks.callback import Callback
-from flaxformer_lite.runs.callbacks.estimate import Estimate
 from flaxformer_lite.runs.callbacks.evaluation import Evaluation
 from flaxformer_lite.runs.callbacks.finite import Finite
 from flaxformer_lite.runs.callbacks.interruption import Interruption
-from flaxformer_lite.runs.callbacks.pace import Pace
 from flaxformer_lite.runs.callbacks.profile import Profile
 from flaxformer_lite.runs.callbacks.records import Records
 from flaxformer_lite.runs.callbacks.saving import Saving
@@ -337,28 +335,22 @@ def _other_callbacks(
 ) -> list[Callback]:
     """Returns what measures and tracks the run, in the order in which it is told of a step."""
     cfg = experiment.cfg
-    step = experiment.program.train_step
     note = reporting.terminal.note
     clock = reporting.clock
     workdir = mirror.folder
-    callbacks: list[Callback] = [Pace(group, clock, note)]
+    callbacks: list[Callback] = []
     if cfg.train.watchdog:
         callbacks.append(Watchdog(cfg.train.watchdog, clock))
     if group.first:
-        callbacks.append(Estimate(cfg.train.steps, note))
         callbacks.append(Tracking(cfg.train.trackers, note, workdir, resume.plain(cfg), last_step))
     if cfg.train.profile:
         profile_folder = "profile"
         if not group.alone:
             profile_folder = f"profile/process-{group.index}"
-        program: Callable[[], str] = str  # returns "" for a step that is not compiled ahead
-        if isinstance(step, precompile.BackgroundCompiled | precompile.CompiledByShape):
-            program = step.as_text
         callbacks.append(
             Profile(
                 cfg.train.profiled,
                 workdir / profile_folder,
-                program,
                 clock,
                 note,
                 mirror.place / profile_folder,

@@ -4,7 +4,6 @@ Where a process cannot join, or another is gone, jax 0.10.2 by itself ends it wi
 20 lines, most of them of a stack trace in C++, that name neither the address nor the process.
 """
 
-import contextlib
 import ctypes
 import functools
 import os
@@ -20,7 +19,6 @@ import jax
 
 from flaxformer_lite import private_names
 from flaxformer_lite.config.rules import ConfigError
-from flaxformer_lite.runtime import lifeline
 from flaxformer_lite.runtime.processes import ALONE, CONTINUES, ProcessError, Processes
 
 ABORTED = f"another process is gone, or JAX failed; see the lines above; {CONTINUES}"
@@ -90,19 +88,7 @@ def join(
         giving_up.cancel()
     group = Processes(private_names.coordination_service(), process_id, num_processes)
     _on_abort(functools.partial(group.lose, ABORTED))
-    _connect(group, coordinator.rpartition(":")[0])
     return group
-
-
-def _connect(group: Processes, host: str) -> None:
-    """Connects each process to process 0, which so learns at once that one is gone."""
-    place = None
-    if group.first:
-        with contextlib.suppress(OSError):
-            place = lifeline.listen(group.miss)
-    place = group.coordinate("the connection to process 0", place, lambda places: places[0])
-    if place and not group.first:
-        group.line = lifeline.connect(host, *place)
 
 
 def _check(coordinator: str | None, count: int | None, index: int | None) -> None:

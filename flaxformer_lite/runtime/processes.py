@@ -14,13 +14,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 import jax
 
 from flaxformer_lite import private_names
 from flaxformer_lite.config.rules import ConfigError
-from flaxformer_lite.runtime import lifeline
 
 PATIENCE = 10  # seconds after which process 0 prints whom it is waiting for
 INTERVAL = 1.0  # seconds between polls for announcements
@@ -56,7 +55,6 @@ class Processes:
         self._own_failure = ""
         self._listeners: dict[str, Callable[[str], None]] = {FAILURE: self._end}
         self._closing = threading.Event()
-        self.line: socket.socket | None = None  # to process 0, if it listens
         self._thread = threading.Thread(target=self._look, daemon=True)
         if client:
             self._thread.start()
@@ -118,28 +116,8 @@ class Processes:
         """Registers a function that is called with an announcement, from another thread."""
         self._listeners[topic] = then
 
-    def publish(self, topic: str, value: object) -> None:
-        """Replaces this process's published value, of JSON's types, without waiting."""
-        with contextlib.suppress(jax.errors.JaxRuntimeError):  # process 0 is gone
-            if self._client:
-                self._client.key_value_set(
-                    f"{topic}/{self.index}", json.dumps(value), allow_overwrite=True
-                )
-
-    def published(self, topic: str) -> dict[int, Any]:
-        """Returns the latest published values by process."""
-        values = {}
-        with contextlib.suppress(jax.errors.JaxRuntimeError):
-            if self._client:
-                for key, value in self._client.key_value_dir_get(f"{topic}/"):
-                    values[int(key.rpartition("/")[2])] = json.loads(value)
-        return values
-
     def close(self) -> None:
         """Waits for all processes; after that, one may exit without ending the others."""
-        if self.line:
-            with contextlib.suppress(OSError):  # process 0 is gone
-                self.line.sendall(lifeline.BYE)
         if self._client:
             self.coordinate("the end", None, lambda _: None)
             self._closing.set()
@@ -157,12 +135,6 @@ class Processes:
         """Ends this process because a peer or the store is gone."""
         self._own_failure = message
         self._end(json.dumps([self.index, 1, message]))
-
-    def miss(self) -> NoReturn:
-        """Ends this process because a peer is gone, unless the peer announced why."""
-        # More than two polls, so that an announcement is seen first.
-        time.sleep(2.5 * INTERVAL)
-        self.lose()
 
     def _end(self, failure: str) -> NoReturn:
         who, code, message = json.loads(failure)

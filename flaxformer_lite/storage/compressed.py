@@ -27,6 +27,13 @@ def kind(path: File) -> str:
     return Path(name.removesuffix(compression(path))).suffix
 
 
+def size(path: File) -> int:
+    """Returns the bytes of a file, as they are stored."""
+    if isinstance(path, Path):
+        return path.stat().st_size
+    return path.size
+
+
 def compression(path: File) -> str:
     """Returns ".gz", ".zst" or "", by the name of a file."""
     for suffix in SUFFIXES:

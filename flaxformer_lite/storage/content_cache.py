@@ -19,7 +19,6 @@ from flaxformer_lite.config import ConfigError, DataConfig
 from flaxformer_lite.files.home import expand_home
 from flaxformer_lite.files.read import read_object
 from flaxformer_lite.runtime import progress
-from flaxformer_lite.storage.shared_cache import Entry
 from flaxformer_lite.storage.stores import is_url
 
 MANIFEST = "complete.json"
@@ -41,14 +40,6 @@ def local(root: str | Path) -> Path:
     return expand_home(default if "://" in str(root) else root)
 
 
-def parts_of(folder: Path) -> Path:
-    """Returns the folder for intermediate files of `write`.
-
-    It survives if the process is killed, and is removed once the folder of the result is complete.
-    """
-    return folder.with_name(f"{folder.name.split('.')[0]}.parts")
-
-
 def folder(root: str | Path, name: str, write: Callable[[Path], None]) -> Path:
     """Returns the folder `root/name`, which `write` fills if it is missing or incomplete.
 
@@ -57,19 +48,20 @@ def folder(root: str | Path, name: str, write: Callable[[Path], None]) -> Path:
     nothing half-written. Each use checks the sizes of all files, and the checksums of CHECKED
     random blocks, which in most runs are all blocks.
 
-    If `root` is in a store, each host copies the folder to its own disk; the first host, which
-    finds none in the store, writes it while the others wait.
-
     Args:
       root: data.cache; `~` is the home folder.
       name: contains the hash of everything that the content depends on.
       write: fills the empty folder that it is given; exceptions other than OSError propagate.
 
     Raises:
+      ConfigError: `root` is an address in a store.
       NotWritable: `root` is not writable.
     """
     if is_url(root):
-        return _shared(f"{str(root).rstrip('/')}/{name}", local(root), name, write)
+        raise ConfigError(
+            f"data.cache={str(root)!r}: must be a folder; mount the bucket (gcsfuse, Mountpoint for"
+            " Amazon S3), or let each host keep its own, --config.data.cache=FOLDER."
+        )
     root = local(root)
     final = root / name
     if _is_complete(final):
@@ -87,9 +79,8 @@ def folder(root: str | Path, name: str, write: Callable[[Path], None]) -> Path:
                         files[str(path.relative_to(temporary))] = _checksums(path)
                 (temporary / MANIFEST).write_text(json.dumps(files))
                 _publish(temporary, final)
-            shutil.rmtree(parts_of(temporary), ignore_errors=True)
     except OSError as error:
-        # Without locks, another process may have finished, and removed the intermediate files.
+        # Without locks, another process may have finished.
         if _is_complete(final):
             return final
         raise NotWritable(
@@ -98,26 +89,6 @@ def folder(root: str | Path, name: str, write: Callable[[Path], None]) -> Path:
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return final
-
-
-def _shared(url: str, root: Path, name: str, write: Callable[[Path], None]) -> Path:
-    """Returns the local copy of a folder of a store, after writing and sending it if missing."""
-    if _is_complete(root / name):
-        return root / name
-    entry = Entry(url, MANIFEST)
-    made = False
-
-    def fill(folder: Path) -> None:
-        nonlocal made
-        made = not entry.fetch(folder, _checksums)
-        if made:
-            write(folder)
-
-    with entry.turn() as mine:
-        final = folder(root, name, fill)
-        if made or (mine and not entry.exists()):
-            entry.send(final)
     return final
 
 

@@ -64,8 +64,6 @@ class Tokenizer:
     sep_id: int | None
     mask_id: int | None
     sentinel_ids: tuple[int, ...]  # descending
-    # threads that encode a batch, unless the environment sets it; -1 for one per core
-    threads: int = -1
     truncation_side: str = "right"  # at which texts that are too long lose tokens, or left
     # special tokens that a decoder's documents begin with; each ends with eos_id
     begin_ids: tuple[int, ...] = ()
@@ -424,7 +422,7 @@ class SentencePiece(Tokenizer):
         self._set_ids(ids)
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
-        return self._model.encode(texts, num_threads=self.threads)
+        return self._model.encode(texts, num_threads=-1)  # one per core
 
     def encode_spans(self, texts: list[str]) -> list[special_tokens.Spans]:
         rows = []

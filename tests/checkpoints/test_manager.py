@@ -296,36 +296,3 @@ def test_a_long_reason_keeps_its_end_where_the_cause_stands():
         and line.startswith("Error writing")
         and line.endswith("No space left on device [28]")
     )
-
-
-def old_place(tmp_path, *names):
-    """Renames a workdir during a save, and makes what libraries make where it was."""
-    checkpoints = Checkpoints(tmp_path / "run/checkpoints", keep=3)
-    checkpoints.save(1, tree(1), {})
-    checkpoints.wait()
-    (tmp_path / "run").rename(tmp_path / "renamed")
-    for name in ("checkpoints/1.orbax-checkpoint-tmp/state/d", "report.html", "errors.log", *names):
-        (tmp_path / "run" / name).mkdir(parents=True)
-    checkpoints.close()
-    assert (tmp_path / "renamed/checkpoints/1").is_dir()
-    return tmp_path / "run"
-
-
-def test_nothing_remains_where_a_workdir_was_that_was_renamed_during_a_save(tmp_path):
-    assert not old_place(tmp_path).exists()
-
-
-@pytest.mark.parametrize("name", ["config.json", "checkpoints/2", "metrics.jsonl"])
-def test_what_another_run_has_there_remains(name, tmp_path):
-    place = old_place(tmp_path, name)
-    assert (place / name).exists() and (place / "checkpoints/1.orbax-checkpoint-tmp").exists()
-
-
-def test_a_workdir_whose_checkpoints_are_moved_away_remains(tmp_path):
-    checkpoints = Checkpoints(tmp_path / "run/checkpoints", keep=3)
-    checkpoints.save(1, tree(1), {})
-    checkpoints.wait()
-    (tmp_path / "run/checkpoints").rename(tmp_path / "kept")
-    (tmp_path / "run/checkpoints").mkdir()
-    checkpoints.close()
-    assert (tmp_path / "run/checkpoints").is_dir()

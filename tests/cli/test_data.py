@@ -1,11 +1,10 @@
 import json
-import os
 import re
 
 import pytest
 
 from flaxformer_lite.__main__ import main
-from flaxformer_lite.data import shards, tokenizing
+from flaxformer_lite.data import tokenizing
 
 # of ml_collections
 pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
@@ -134,12 +133,10 @@ def test_show_prints_what_a_run_reads_first(text, capsys):
 
 
 def test_tokenize_fills_the_cache_that_a_run_finds(text, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(tokenizing, "SMALL", 0)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     out = printed(capsys, "tokenize", *text)
     (folder,) = (tmp_path / "cache").glob("tokens-*")
     assert f"tokens, written: {folder}" in out and "MB/s" in out
-    monkeypatch.setattr(shards, "encode", None)
+    monkeypatch.setattr(tokenizing, "write_tokens", None)
     assert "tokens, already in the cache: " in printed(capsys, "tokenize", *text)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from flaxformer_lite.config import ConfigError, DataConfig
 from flaxformer_lite.config.mixture import SourceConfig
-from flaxformer_lite.data import corpus, shards
+from flaxformer_lite.data import corpus, tokenizing
 from flaxformer_lite.data.corpus import open_corpus, open_records
 from flaxformer_lite.data.pipeline import open_dataset, open_text
 from flaxformer_lite.runs import provenance
@@ -38,8 +38,8 @@ def test_large_documents_are_tokenized_in_pieces(experiment, tmp_path, monkeypat
     text = "".join(f"{n} green bottles\n" for n in range(400))
     (tmp_path / "big.txt").write_text(text)
     whole = open_corpus(experiment(path=str(tmp_path / "big.txt"), tokenizer="byte_bpe").data, TEXT)
-    monkeypatch.setattr(shards, "PIECE", 100)
-    monkeypatch.setattr(shards, "BATCH", 1000)
+    monkeypatch.setattr(tokenizing, "PIECE", 100)
+    monkeypatch.setattr(tokenizing, "BATCH", 1000)
     elsewhere = experiment(
         path=str(tmp_path / "big.txt"), cache=str(tmp_path / "b"), tokenizer="byte_bpe"
     )
@@ -81,7 +81,7 @@ def test_the_second_time_comes_from_the_cache(experiment, monkeypatch):
     cfg = experiment(tokenizer="byte_bpe")
     first = open_corpus(cfg.data, TEXT)
     records = open_records(cfg.data, first, cfg.objective, "train")
-    monkeypatch.setattr(shards, "encode", None)
+    monkeypatch.setattr(tokenizing, "write_tokens", None)
     monkeypatch.setattr(corpus.tokenizer_training, "train", None)
     again = open_corpus(cfg.data, TEXT)
     assert again.fingerprint == first.fingerprint
@@ -254,7 +254,7 @@ def test_held_out_text_that_cannot_be_used_is_said(experiment, tmp_path, monkeyp
     with pytest.raises(ConfigError, match=r"data.text_field='body':.*applies"):
         DataConfig(text_field="body", eval_path="dev.jsonl")  # the built-in text has no such field
     monkeypatch.setattr(
-        corpus.tokenizing.Tokenizing, "write", lambda *_: pytest.fail("tokenizes before it looks")
+        corpus.tokenizing, "write_tokens", lambda *_: pytest.fail("tokenizes before it looks")
     )
     with pytest.raises(ConfigError, match=r"^data\.eval_path=.*none.txt': no such file"):
         open_corpus(experiment(eval_path=str(tmp_path / "none.txt")).data, TEXT)

@@ -111,8 +111,16 @@ def test_only_the_columns_that_are_needed_are_read(tmp_path, monkeypatch):
         ("t.csv", b"text,b\na,b,c\n", r"t\.csv:2: 3.*values.*2 columns"),
         ("t.csv", b"text,text\na,b\n", r"t\.csv:.*columns.*\('text', 'text'\)"),
         ("t.csv", b'text\n"a\n', r"t\.csv:2: cannot be read \(unexpected end of data\)"),
-        ("t.csv", "text\ngrün\n".encode("latin-1"), r"t\.csv is not UTF-8 text \(byte 0xfc\)"),
-        ("t.csv", b"text\n" + b"a" * (1 << 24) + b"bc", r"t\.csv: a line of more than 16 MiB"),
+        (
+            "t.csv",
+            "text\ngrün\n".encode("latin-1"),
+            r"t\.csv:2: not UTF-8.*it reads .grün",
+        ),
+        (
+            "t.csv",
+            b"text\n" + b"a" * (1 << 24) + b"bc",
+            r":2: a line of more than 16 Mi char",
+        ),
         ("t.parquet", b"PAR1 not really", r"t\.parquet: cannot be read \("),
         ("t.arrow", FORMS["stream.arrow"][:-70], r"t\.arrow: cannot be read \("),
         ("t.parquet.zst", b"no zstd", r"t\.parquet\.zst cannot be read \(ZSTD decompress failed"),

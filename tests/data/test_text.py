@@ -195,7 +195,7 @@ def test_the_fingerprint_follows_the_content_not_the_place(tmp_path):
             "long.jsonl",
             b'{"text": "a"}\n' + b"a" * (1 << 24) + b"a",
             TEXT,
-            r"long\.jsonl:2:.*line.*16 MiB",
+            r"long\.jsonl:2:.*line.*16 Mi characters",
         ),
         (
             "keys.jsonl",

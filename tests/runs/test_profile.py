@@ -1,5 +1,4 @@
-"""train.profile: a trace of some steps and its table, in real runs; what is refused, and what
-fails."""
+"""train.profile: a trace of some steps in real runs; what is refused, and what fails."""
 
 import dataclasses
 import shutil
@@ -26,31 +25,9 @@ def run(tmp_path_factory):
 
 
 @pytest.mark.nightly
-def test_the_steps_leave_a_trace_and_a_table_of_their_operations_alone(run):
+def test_the_steps_leave_a_trace_and_their_time_is_not_that_of_the_profiler(run):
     workdir, _ = run
     assert len(list((workdir / "profile" / "plugins" / "profile").rglob("*.xplane.pb"))) == 1
-    title, head, *rows = (workdir / "profile" / "profile.txt").read_text().splitlines()
-    assert title.startswith("profile of steps 4 to 6: ") and " ms a step, operations of " in title
-    assert head.split() == [
-        "share",
-        "ms",
-        "a",
-        "step",
-        "times",
-        "operation",
-        "kind",
-        "result",
-        "from",
-    ]
-    gap = rows.index("")
-    counts = {float(row.split()[2]) for row in rows[:gap] if "program" not in row}
-    assert 1 in counts and all(count * 3 == pytest.approx(round(count * 3)) for count in counts)
-    shares = [float(row.split()[0].rstrip("%")) for row in rows[gap + 2 :]]
-    parts = {" ".join(row.split()[3:]) for row in rows[gap + 2 :]}
-    assert (
-        sum(shares) == pytest.approx(100, abs=1.5)
-        and {"feed-forward, backward", "optimizer and the rest"} <= parts
-    )
     last = metrics.read(workdir / "metrics.jsonl")[-2]
     assert last["split"] == "train" and last["seconds_other"] > 0, (
         "the time of the profiler is not that of steps"
@@ -65,7 +42,7 @@ def test_a_run_that_goes_on_within_the_steps_traces_what_is_left(run, tmp_path, 
     flaxformer_lite.run(
         dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, profile="2:5")), workdir
     )
-    assert "profile of steps 5 to 5: " in capsys.readouterr().out
+    assert "The trace of steps 5 to 5 is in " in capsys.readouterr().out
 
 
 def heard(profile, steps):
@@ -82,7 +59,7 @@ def test_a_profiler_that_fails_is_one_notice(tmp_path, monkeypatch):
         raise RuntimeError("Only one profile may be run at a time.")
 
     monkeypatch.setattr(jax.profiler, "start_trace", start_trace)
-    heard(Profile(range(2, 4), tmp_path, str, Clock(), notes.append), range(1, 6))
+    heard(Profile(range(2, 4), tmp_path, Clock(), notes.append), range(1, 6))
     assert notes == [
         "notice: train.profile: no trace (Only one profile may be run at a time.); the run"
         " continues without it."
@@ -96,9 +73,9 @@ def test_a_run_that_ends_early_stops_the_trace_and_one_that_is_later_makes_none(
     notes = []
     monkeypatch.setattr(jax.profiler, "start_trace", lambda *args, **options: calls.append("start"))
     monkeypatch.setattr(jax.profiler, "stop_trace", lambda: calls.append("stop"))
-    heard(Profile(range(2, 10), tmp_path, str, Clock(), notes.append), range(1, 4))
-    assert calls == ["start", "stop"] and "no trace (" in notes[0]  # as no file was written
-    heard(Profile(range(2, 4), tmp_path, str, Clock(), notes.append), range(5, 8))
+    heard(Profile(range(2, 10), tmp_path, Clock(), notes.append), range(1, 4))
+    assert calls == ["start", "stop"] and "The trace of steps 2 to 3 is in" in notes[0]
+    heard(Profile(range(2, 4), tmp_path, Clock(), notes.append), range(5, 8))
     assert calls == ["start", "stop"] and len(notes) == 1
 
 
@@ -107,9 +84,10 @@ def test_a_trace_that_goes_to_a_store_is_said_to_be_there(tmp_path, monkeypatch)
     place = place_of("gs://bucket/run/profile")
     monkeypatch.setattr(jax.profiler, "start_trace", lambda *args, **options: None)
     monkeypatch.setattr(jax.profiler, "stop_trace", lambda: None)
-    monkeypatch.setattr(Profile, "_table", lambda self: ["table"])
-    heard(Profile(range(2, 3), tmp_path, str, Clock(), notes.append, place), range(1, 4))
-    assert notes == ["table\nThe trace is in gs://bucket/run/profile: copy it to a disk for xprof"]
+    heard(Profile(range(2, 3), tmp_path, Clock(), notes.append, place), range(1, 4))
+    assert notes == [
+        "The trace of steps 2 to 2 is in gs://bucket/run/profile: copy it to a disk for xprof"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ PEER = """
 import os, signal, sys, time
 from flaxformer_lite.runtime.join import join
 index = int(sys.argv[2])
-group = join(sys.argv[1], 2, index, start_timeout=600, peer_timeout=3600)
+group = join(sys.argv[1], 2, index, start_timeout=600, peer_timeout=int(sys.argv[4]))
 group.coordinate("both are here", None, lambda _: None)
 if index == int(sys.argv[3]):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -88,12 +88,15 @@ time.sleep(3600)
 """
 
 
-@pytest.mark.parametrize("killed", [0, pytest.param(1, marks=pytest.mark.nightly)])
-def test_the_loss_of_a_process_ends_the_other_at_once_with_one_error_as_its_last_line(killed):
+@pytest.mark.parametrize(
+    "killed, patience", [(0, 3600), pytest.param(1, 5, marks=pytest.mark.nightly)]
+)
+def test_the_loss_of_a_process_ends_the_other_with_one_error_as_its_last_line(killed, patience):
+    """The loss of process 0 at once, that of another once it was silent for `peer_timeout`."""
     coordinator = f"127.0.0.1:{launched.free_port()}"
     lines = []
     for index in (0, 1):
-        arguments = [coordinator, str(index), str(killed)]
+        arguments = [coordinator, str(index), str(killed), str(patience)]
         lines.append([sys.executable, "-X", "faulthandler", "-c", PEER, *arguments])
     ended = launched.outputs([launched.start(line, devices=1) for line in lines])
     _, err, code = ended[1 - killed]

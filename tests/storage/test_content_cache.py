@@ -19,6 +19,8 @@ def test_a_store_is_no_place_for_the_copies_of_this_machine(monkeypatch):
     monkeypatch.setenv("FLAXFORMER_LITE_CACHE", "gs://bucket/cache")
     with pytest.raises(ConfigError, match=r"FLAXFORMER_LITE_CACHE=gs://bucket/cache:.*folder"):
         content_cache.local("s3://bucket/cache")
+    with pytest.raises(ConfigError, match=r"data.cache='gs://bucket/cache': must be a folder"):
+        content_cache.folder("gs://bucket/cache", "name", writer([]))
 
 
 def test_written_once(tmp_path):

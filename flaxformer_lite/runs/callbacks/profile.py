@@ -1,14 +1,11 @@
-"""A trace of the steps of `train.profile`, for TensorBoard and XProf, and a table of hot spots."""
+"""A trace of the steps of `train.profile`, for XProf and TensorBoard."""
 
-import statistics
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import jax
 
-from flaxformer_lite.analysis import trace
 from flaxformer_lite.checkpoints.manager import first_line
-from flaxformer_lite.files.publish import write_file
 from flaxformer_lite.runs.callbacks.callback import Callback
 from flaxformer_lite.runs.report.clock import Clock
 from flaxformer_lite.storage.stores import is_url
@@ -18,8 +15,7 @@ class Profile(Callback):
     """Traces a range of steps into a folder; if that fails, the run continues with a notice.
 
     Args:
-      folder: where the trace, which XProf reads, and profile.txt go; each process has its own.
-      program: returns the text of the compiled step, which describes its operations.
+      folder: where the trace goes, which XProf reads; each process has its own.
       place: the folder's address, if it is in an object store.
     """
 
@@ -27,7 +23,6 @@ class Profile(Callback):
         self,
         steps: range,
         folder: Path,
-        program: Callable[[], str],
         clock: Clock,
         note: Callable[[str], None],
         place: Path | None = None,
@@ -37,12 +32,10 @@ class Profile(Callback):
             self._where = f"{place}: copy it to a disk for xprof"
         self._steps = steps
         self._folder = folder
-        self._program = program
         self._clock = clock
         self._note = note
         self._tracing = False
         self._done: list[int] = []
-        self._seconds: list[float] = []
         self.settled_after = (steps.start - 1, steps.stop - 1)
 
     def step_begins(self, step: int) -> None:
@@ -59,8 +52,6 @@ class Profile(Callback):
     def step_done(self, step: int, values: Mapping[str, float], seconds: float | None) -> None:
         if self._tracing:
             self._done.append(step)
-            if seconds is not None:
-                self._seconds.append(seconds)
             if step == self._steps.stop - 1:
                 self.close()
 
@@ -72,30 +63,11 @@ class Profile(Callback):
         with self._clock.during("other"):
             try:
                 jax.profiler.stop_trace()
-                lines = self._table()
-                write_file(self._folder / "profile.txt", "\n".join([*lines, ""]).encode())
             except Exception as error:
                 self._fail(error)
             else:
-                self._note("\n".join([*lines, f"The trace is in {self._where}"]))
-
-    def _table(self) -> list[str]:
-        newest = max(self._folder.rglob("*.xplane.pb"), key=lambda path: path.stat().st_mtime)
-        text = self._program()
-        ops = trace.operations(text)
-        profile = jax.profiler.ProfileData.from_file(str(newest))
-        rows, devices = trace.rows(profile, trace.name(text))
-        runs = len(self._done) * devices
-        busy = 1e3 * sum(row.seconds for row in rows) / max(runs, 1)
-        wall = "one step"
-        if self._seconds:
-            wall = f"{1e3 * statistics.mean(self._seconds):.1f} ms a step"
-        each = f", on each of {devices} devices" if devices > 1 else ""
-        title = (
-            f"profile of steps {self._done[0]} to {self._done[-1]}: {wall}, operations of"
-            f" {busy:.1f} ms{each}"
-        )
-        return [title, *trace.table(rows, ops, runs)]
+                steps = f"steps {self._done[0]} to {self._done[-1]}"
+                self._note(f"The trace of {steps} is in {self._where}")
 
     def _fail(self, error: Exception) -> None:
         self._note(

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from flaxformer_lite.config import ExperimentConfig, ModelConfig, plugin_name
 from flaxformer_lite.files.publish import write_file
 from flaxformer_lite.files.read import Json, read_bytes
 from flaxformer_lite.runs.report import metrics
+from flaxformer_lite.runs.report.page import render_template
 from flaxformer_lite.storage import hub
 
 FILE = "README.md"
@@ -28,6 +29,7 @@ TASKS = {  # of the Hub, by head
 }
 SENTENCE_TASKS = {"SentenceTransformer": "sentence-similarity", "CrossEncoder": "text-ranking"}
 AUTO_CLASSES = {  # of transformers, by head
+    "lm": "AutoModelForCausalLM",
     "masked_lm": "AutoModelForMaskedLM",
     "pretraining": "AutoModelForPreTraining",
     "sequence_classification": "AutoModelForSequenceClassification",
@@ -73,7 +75,7 @@ class CardSource(NamedTuple):
 
 
 def make_card(place: str, cfg: ModelConfig, count: int, source: CardSource) -> str:
-    """Makes a card: what the model is, how to load it, its data, metrics, labels and sizes.
+    """Makes a card from templates/model_card.md.
 
     Paths of data are shortened to their last names, as a card is public.
 
@@ -83,35 +85,43 @@ def make_card(place: str, cfg: ModelConfig, count: int, source: CardSource) -> s
       count: its number of parameters.
       source: what else is known.
     """
-    name = place.rstrip("/").rpartition("/")[2]
+    name = _last_name(place.rstrip("/"))
+    ours = name  # the folders above it are of one machine
+    theirs = name
     if hub.is_hub(place):
-        name = hub.name_of(place).partition("/")[2]
-    head = ""
-    if cfg.head != "none":
-        head = f", with the head `{cfg.head}`"
-    trained = None
-    origin = ""
-    if source.run is not None:
-        trained = workdir.read_config(source.run, allow_plugins=source.allow_plugins)
-        origin = f", trained by the objective `{plugin_name(trained.objective)}`"
-    thing = f"A `{cfg.family}` of {count:,} parameters"
-    if source.kind == "peft":
-        thing = f"An adapter of {count:,} parameters for a `{cfg.family}`"
-    lines = [
-        *_front(cfg, source, trained),
-        f"# {name}",
-        "",
-        f"{thing}{head}{origin}. Written by flaxformer_lite {flaxformer_lite.__version__}.",
-        *_use(place, cfg, source),
-    ]
-    if trained is not None and source.run is not None:
-        lines += _section("Data", ("", ""), _data(trained))
-        lines += _section("Metrics, held out", ("metric", "value"), _metrics(source.run, trained))
-        lines += _section("Training", ("field", "value"), _training(trained))
-    lines += _labels(source.labels)
-    sizes: Rows = [(field, getattr(cfg, field)) for field in ARCHITECTURE if getattr(cfg, field)]
-    lines += _section("Config", ("field", "value"), sizes)
-    text = "\n".join([*lines, "", ""])
+        ours = place
+        theirs = hub.name_of(place)
+        name = theirs.partition("/")[2]
+    sentence_class = "SentenceTransformer"
+    if cfg.head == "sequence_classification":  # a score of two texts
+        sentence_class = "CrossEncoder"
+    task = TASKS.get(cfg.head)
+    auto_class = AUTO_CLASSES.get(cfg.head, "AutoModel")
+    if cfg.head == "lm" and cfg.skeleton == "encoder_decoder":
+        task = "text2text-generation"
+        auto_class = "AutoModelForSeq2SeqLM"
+    if source.kind == "sentence-transformers":
+        task = SENTENCE_TASKS[sentence_class]
+    inherited = _inherited(source.base_folder)
+    text = render_template(
+        "model_card.md",
+        title=name,
+        ours=ours,
+        theirs=theirs,
+        kind=source.kind,
+        base=source.base,
+        inherited=inherited,
+        states_license=any(line.startswith("license:") for line in inherited),
+        task=task,
+        auto_class=auto_class,
+        sentence_class=sentence_class,
+        cfg=cfg,
+        count=f"{count:,}",
+        version=flaxformer_lite.__version__,
+        labels=_labels(source.labels),
+        sizes=[(field, getattr(cfg, field)) for field in ARCHITECTURE if getattr(cfg, field)],
+        run=_describe_run(source),
+    )
     return f"{text}{MARK}{_digest(text)} -->\n"
 
 
@@ -134,36 +144,27 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _front(cfg: ModelConfig, source: CardSource, trained: ExperimentConfig | None) -> list[str]:
-    """Returns the lines that the Hub reads, as YAML."""
-    known = _inherited(source.base_folder)
-    lines = ["---"]
-    if not any(line.startswith("license:") for line in known):
-        lines.append("# license:  # not stated; fill it in")
-    lines += [*known, f"library_name: {source.kind}"]
-    task = TASKS.get(cfg.head)
-    if cfg.head == "lm" and cfg.skeleton == "encoder_decoder":
-        task = "text2text-generation"
-    if source.kind == "sentence-transformers":
-        task = SENTENCE_TASKS[_sentence_class(cfg)]
-    if task:
-        lines.append(f"pipeline_tag: {task}")
-    if source.base:
-        lines.append(f"base_model: {source.base}")
-    if trained is not None:
-        lines += _datasets(trained)
-    return [*lines, "tags:", "- flaxformer_lite", "- jax", "---", ""]
+def _describe_run(source: CardSource) -> Json:
+    """Returns what the card says of the run that trained the model, if there is one."""
+    if source.run is None:
+        return {}
+    trained = workdir.read_config(source.run, allow_plugins=source.allow_plugins)
+    return {
+        "objective": plugin_name(trained.objective),
+        "datasets": _datasets(trained),
+        "data": _data(trained),
+        "metrics": _metrics(source.run, trained),
+        "training": _training(trained),
+    }
 
 
 def _datasets(trained: ExperimentConfig) -> list[str]:
-    """Returns the lines about the Hub's datasets that a run was trained on."""
+    """Returns the names of the Hub's datasets that a run was trained on."""
     data = trained.data
     paths = [data.path, *(source.path for source in data.mixture.values())]
     addresses = [path.strip() for path in ",".join(paths).split(",")]
     names = [hub.read_address(address).name for address in addresses if hub.is_hub(address)]
-    if not names:
-        return []
-    return ["datasets:", *(f"- {name}" for name in dict.fromkeys(names))]
+    return list(dict.fromkeys(names))
 
 
 def _inherited(folder: Path | None) -> list[str]:
@@ -178,84 +179,16 @@ def _inherited(folder: Path | None) -> list[str]:
     return [found[0] for found in INHERITED.finditer(front[1])]
 
 
-def _use(place: str, cfg: ModelConfig, source: CardSource) -> list[str]:
-    """Returns lines of Python that load the model, here and in the library that it is for."""
-    ours = place
-    theirs = _last_name(place)
-    if hub.is_hub(place):
-        theirs = hub.name_of(place)
-    else:
-        ours = theirs  # the folders above it are of one machine
-    code = ["from flaxformer_lite import load_pretrained", ""]
-    if source.kind == "peft":
-        base = source.base or "DIR"
-        address = base
-        if source.base:
-            address = f"hf://{source.base}"
-        auto = _auto_class(cfg)
-        code += [
-            f'model, params = load_pretrained("{address}", adapter="{ours}")',
-            "",
-            "from peft import PeftModel",
-            f"from transformers import {auto}",
-            "",
-            f'model = PeftModel.from_pretrained({auto}.from_pretrained("{base}"), "{theirs}")',
-        ]
-    else:
-        code += [f'model, params = load_pretrained("{ours}")']
-    if source.kind == "sentence-transformers":
-        kind = _sentence_class(cfg)
-        code += [
-            "",
-            f"from sentence_transformers import {kind}",
-            "",
-            f'model = {kind}("{theirs}")',
-        ]
-    elif source.kind == "transformers":
-        auto = _auto_class(cfg)
-        code += [
-            "",
-            f"from transformers import {auto}",
-            "",
-            f'model = {auto}.from_pretrained("{theirs}")',
-        ]
-    return ["", "## Use", "", "```python", *code, "```"]
-
-
-def _sentence_class(cfg: ModelConfig) -> str:
-    """Returns the class of sentence-transformers; a score of two texts is a cross-encoder's."""
-    if cfg.head == "sequence_classification":
-        return "CrossEncoder"
-    return "SentenceTransformer"
-
-
-def _auto_class(cfg: ModelConfig) -> str:
-    if cfg.head == "lm":
-        if cfg.skeleton == "encoder_decoder":
-            return "AutoModelForSeq2SeqLM"
-        return "AutoModelForCausalLM"
-    return AUTO_CLASSES.get(cfg.head, "AutoModel")
-
-
-def _labels(names: Sequence[str]) -> list[str]:
-    if not names:
-        return []
-    shown = ", ".join(f"`{_in_code(name)}`" for name in names[:MOST_LABELS])
+def _labels(names: Sequence[str]) -> str:
+    """Lists labels as they can stand between backticks on one line."""
+    listed = []
+    for name in names[:MOST_LABELS]:
+        in_code = " ".join(name.replace("`", "'").split())
+        listed.append(f"`{in_code}`")
+    shown = ", ".join(listed)
     if len(names) > MOST_LABELS:
         shown += f" and {len(names) - MOST_LABELS} more"
-    return ["", "## Labels", "", f"{shown}, in the order of the logits."]
-
-
-def _in_code(name: str) -> str:
-    """Returns a label as it can stand between backticks on one line."""
-    return " ".join(name.replace("`", "'").split())
-
-
-def _section(title: str, head: tuple[str, str], rows: Iterable[tuple[str, object]]) -> list[str]:
-    shown = [f"| {name} | {value} |" for name, value in rows]
-    if not shown:
-        return []
-    return ["", f"## {title}", "", f"| {head[0]} | {head[1]} |", "|---|---|", *shown]
+    return shown
 
 
 def _data(trained: ExperimentConfig) -> Rows:

@@ -1,4 +1,4 @@
-"""Self-contained HTML pages, from the templates beside."""
+"""Self-contained HTML pages and the model card, from the templates beside."""
 
 import base64
 import functools
@@ -15,10 +15,10 @@ LONG = 24  # characters of a cell from which on it wraps
 
 
 def render_template(name: str, **values: object) -> str:
-    """Renders a template of templates/, as HTML that other templates take as it is.
+    """Renders a template of templates/, if .html as HTML that other templates take as it is.
 
     Args:
-      values: what the template names; their texts are escaped.
+      values: what the template names; in HTML their texts are escaped.
     """
     import markupsafe
 
@@ -45,7 +45,7 @@ def _environment() -> "jinja2.Environment":
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader(__package__),
-        autoescape=True,
+        autoescape=jinja2.select_autoescape(),
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,

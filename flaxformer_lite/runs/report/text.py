@@ -3,7 +3,7 @@
 import math
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -198,14 +198,9 @@ def _compared(headline: Metric, value: float, baseline: float) -> str:
 
 
 def next_commands(cfg: ExperimentConfig, workdir: Path) -> Rows:
-    """Suggests commands to try next: uses of the trained model, and other runs."""
+    """Suggests commands to try next, which use the trained model."""
     model = cfg.model
     rows = []
-    beside = str(workdir)
-    logs = workdir.parent
-    if is_url(workdir) and str(workdir).count("/") == 2:  # a bucket; nothing is beside it
-        beside = f"{workdir}/run"
-        logs = workdir
     read = ["--model", str(workdir)]
     if outside_plugins(cfg):
         read.append("--allow-plugins")
@@ -225,13 +220,10 @@ def next_commands(cfg: ExperimentConfig, workdir: Path) -> Rows:
     elif model.encoder_layers and not model.decoder_layers:
         texts = ("--text", "A cat sleeps.", "--text", "A kitten naps.")
         rows.append(("compare", _program("embed", *read, *texts)))
-    is_command = bool(command())  # another program has no command line to change
-    if is_command and not cfg.data.path and not cfg.data.mixture:
-        rows.append(("your text", _rerun(f"{beside}_own", {"data.path": "FILE_OR_FOLDER"})))
-    if is_command and not cfg.train.init_from:  # the weights have their width
-        twice = {f"model.{name}": 2 * getattr(model, name) for name in ("d_model", "mlp_dim")}
-        rows.append(("wider", _rerun(f"{beside}_wide", twice)))
     if TENSORBOARD in cfg.train.trackers:
+        logs = workdir.parent
+        if is_url(workdir) and str(workdir).count("/") == 2:  # a bucket; nothing is beside it
+            logs = workdir
         logdir = shlex.quote(str(logs))
         rows.append(("watch", f"pip install tensorboard && tensorboard --logdir {logdir}"))
     return rows
@@ -252,34 +244,14 @@ def _prompt(cfg: ExperimentConfig) -> list[str]:
     return ["--prompt", "The ", "--temperature", "0.8"]
 
 
-def _rerun(workdir: str, changes: Mapping[str, object]) -> str:
-    """Returns this run's command line with other values and another workdir."""
-    new = {f"--config.{name}": str(value) for name, value in changes.items()}
-    new["--workdir"] = workdir
-    kept = []
-    args = iter(_given())
-    for arg in args:
-        name, joined, _ = arg.partition("=")
-        if name not in new:
-            kept.append(arg)
-        elif not joined:
-            next(args, None)  # its value is a separate argument
-    return _program("train", *kept, *(f"{name}={value}" for name, value in new.items()))
-
-
 def command() -> str:
     """Returns this run's command line, or an empty string if another program runs it."""
-    given = _given()
+    given = sys.argv[1:]
+    if given[:1] == ["train"]:
+        given = given[1:]
     if not any(arg.startswith("--config") for arg in given):
         return ""
-    return _program("train", *given)
-
-
-def _given() -> list[str]:
-    args = sys.argv[1:]
-    if args[:1] == ["train"]:
-        args = args[1:]
-    return invocation.underscored(args)
+    return _program("train", *invocation.underscored(given))
 
 
 def _program(command: str, *args: str) -> str:

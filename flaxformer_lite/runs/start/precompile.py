@@ -39,10 +39,6 @@ class BackgroundCompiled:
     def __call__(self, *args: object) -> Any:
         return self._compiled(*args)
 
-    def as_text(self) -> str:
-        """Returns the compiled program."""
-        return self._compiled.as_text() or ""
-
     @functools.cached_property
     def _compiled(self) -> Compiled:
         with self._waiting("compile"):
@@ -74,10 +70,6 @@ class CompiledByShape:
             shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
             self._compiled[shape] = self._begin(shapes)
         return self._compiled[shape](state, batch)
-
-    def as_text(self) -> str:
-        """Returns the compiled program of the most frequent shape."""
-        return next(iter(self._compiled.values())).as_text()
 
 
 @contextlib.contextmanager

@@ -1,0 +1,195 @@
+"""Rows of files: csv, tsv, json, jsonl, parquet, arrow and CoNLL, each by its suffix."""
+
+import contextlib
+import csv
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.data import columnar, stored, text_encoding
+from flaxformer_lite.data.conll import read_conll
+from flaxformer_lite.files.read import quote_value
+from flaxformer_lite.storage import compressed
+from flaxformer_lite.storage.compressed import File
+from flaxformer_lite.storage.remote import RemoteFile
+
+LARGEST = 1 << 31  # most bytes of a .json file, which is read in one piece
+MOST_CHARACTERS = 1 << 24  # of one field of csv
+Rows = Iterable[stored.TableRow]
+Reader = Callable[[File, str], Rows]  # of a file, with what to name in errors
+
+
+def read_rows(path: File, where: str, columns: Sequence[str] = ()) -> Rows:
+    """Yields the rows of a file, as its suffix says, with a few of them in memory.
+
+    Args:
+      path: the file; its kind is one of READERS, or of columnar.KINDS.
+      where: the field and value to name in errors.
+      columns: those that are needed; files of columns leave out others.
+
+    Raises:
+      ConfigError: it cannot be read; names the line where there is one.
+    """
+    kind = compressed.kind(path)
+    if kind in columnar.KINDS:
+        return _columns(path, where, kind, columns)
+    return READERS[kind](path, where)
+
+
+def _columns(path: File, where: str, kind: str, columns: Sequence[str]) -> Rows:
+    with columnar_content(path, where) as content:
+        yield from columnar.rows(content, where, kind, columns)
+
+
+@contextlib.contextmanager
+def columnar_content(path: File, where: str) -> Iterator[columnar.Content]:
+    """Opens a parquet or arrow file; one that is compressed as a whole is read into memory."""
+    if compressed.compression(path):
+        yield compressed.read_unpacked(path, where)
+    elif isinstance(path, RemoteFile):
+        with path.open("rb") as stream:
+            yield stream
+    else:
+        yield path
+
+
+def _delimited(usual: str) -> Reader:
+    return lambda path, where: _cells(text_encoding.lines(path, where, ""), where, usual)
+
+
+def _cells(text: Iterator[str], where: str, usual: str) -> Rows:
+    """Yields the rows of csv or tsv.
+
+    Args:
+      text: its lines.
+      where: the field and value to name in errors.
+      usual: the separator, unless the first line lacks it and has a semicolon or tab.
+
+    Raises:
+      ConfigError: a line has a different number of values from the first, or cannot be read; names
+        the line.
+    """
+    first = next(text, "")
+    separator = next((s for s in (usual, ";", "\t") if s in first), usual)
+    quoted = usual == "," or '"' in first  # else as GLUE's tsv, with lone quotes
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    # Python's own limit, 131,072 characters, is less than a long text.
+    csv.field_size_limit(MOST_CHARACTERS)
+    lines = csv.reader(
+        itertools.chain([first], text), delimiter=separator, quoting=quoting, strict=True
+    )
+    try:
+        header = next(lines, [])
+        if len(set(header)) != len(header):
+            raise ConfigError(
+                f"{where}: two columns of the same name ({', '.join(map(quote_value, header))})."
+            )
+        for values in filter(None, lines):
+            if len(values) != len(header):
+                raise ConfigError(
+                    f"{where}:{lines.line_num}: {len(values)} values, but the first line names"
+                    f" {len(header)} columns."
+                )
+            yield dict(zip(header, values, strict=True))
+    except csv.Error as error:
+        raise ConfigError(f"{where}:{lines.line_num}: cannot be read ({error}).") from None
+
+
+def _conll(universal: bool) -> Reader:
+    return lambda path, where: read_conll(
+        text_encoding.lines(path, where), where, universal=universal
+    )
+
+
+def _plain(path: File, where: str) -> Rows:
+    """Reads CoNLL, or Excel's "Unicode text", which separates values by tabs."""
+    if text_encoding.is_utf16(path, where):
+        return _delimited("\t")(path, where)
+    return _conll(False)(path, where)
+
+
+def _jsonl(path: File, where: str) -> Rows:
+    for number, line in enumerate(text_encoding.lines(path, where), start=1):
+        if line.strip():
+            yield parse_line(line, f"{where}:{number}")
+
+
+def parse_line(line: str, where: str) -> stored.TableRow:
+    """Parses a line of jsonl.
+
+    Raises ConfigError, prefixed by `where`, unless the line is an object.
+    """
+    return _object(_json(line.rstrip(), where), where)
+
+
+def _list(path: File, where: str) -> Rows:
+    if compressed.compression(path):
+        compressed.read_unpacked(path, where)  # refuses one that is too long
+    elif compressed.size(path) > LARGEST:
+        raise ConfigError(
+            f"{where}: {compressed.size(path):,} bytes of JSON in one piece; write it as jsonl, an"
+            " object per line."
+        )
+    read = _json("".join(text_encoding.lines(path, where)), where)
+    if isinstance(read, dict) and isinstance(read.get("data"), list):
+        read = read["data"]
+    if not isinstance(read, list):
+        raise ConfigError(
+            f"{where}: must hold a list of objects, or an object with such a list under data."
+        )
+    if read and isinstance(read[0], dict) and "paragraphs" in read[0]:
+        return list(_squad(read, where))
+    return [_object(row, f"{where}: entry {number}") for number, row in enumerate(read, start=1)]
+
+
+def _squad(articles: list[stored.Json], where: str) -> Rows:
+    """Yields one row per question of SQuAD's nested file, with the columns of `datasets`."""
+    try:
+        paragraphs = itertools.chain.from_iterable(article["paragraphs"] for article in articles)
+        for paragraph in paragraphs:
+            for question in paragraph["qas"]:
+                answers = question["answers"]
+                yield {
+                    "id": question["id"],
+                    "question": question["question"],
+                    "context": paragraph["context"],
+                    "answers": {
+                        "text": [answer["text"] for answer in answers],
+                        "answer_start": [answer["answer_start"] for answer in answers],
+                    },
+                }
+    except (KeyError, TypeError) as error:
+        raise ConfigError(f"{where}: looks like SQuAD's file, but lacks {error}.") from None
+
+
+def _json(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        where_in_text = f"column {error.colno}"
+        if error.lineno > 1:
+            where_in_text = f"line {error.lineno} {where_in_text}"
+        reason = f"{error.msg}, {where_in_text}"
+    except (ValueError, RecursionError) as error:  # thousands of digits, or of levels
+        reason = str(error).partition(";")[0]
+    raise ConfigError(f"{where}: not JSON ({reason}).")
+
+
+def _object(value: object, where: str) -> stored.TableRow:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where}: a JSON {type(value).__name__}; must be an object.")
+    return value
+
+
+READERS: dict[str, Reader] = {
+    ".csv": _delimited(","),
+    ".tsv": _delimited("\t"),
+    ".json": _list,
+    ".jsonl": _jsonl,
+    ".ndjson": _jsonl,
+    ".conll": _conll(False),
+    ".conllu": _conll(True),
+    ".txt": _plain,
+}
