@@ -52,7 +52,6 @@ def test_it_holds_all_sources_and_nothing_else_on_top(installed):
             "py.typed",
             "__init__.pyi",
             "inference/inside/page.html",
-            "contrib/export/page.html",
             "runs/report/templates/base.html",
             "runs/report/templates/compare.html",
             "runs/report/templates/curve.html",
