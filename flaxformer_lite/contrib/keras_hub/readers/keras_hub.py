@@ -23,7 +23,7 @@ from flaxformer_lite.contrib.keras_hub.kinds import (
     Row,
 )
 from flaxformer_lite.files.read import Json, quote_name, quote_value, read_object
-from flaxformer_lite.pretrained.arranged_tensors import Arranged, Joined, Readable, add_tensor
+from flaxformer_lite.pretrained.arranged_tensors import Arranged, Readable, add_tensor
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, check_name
 
 FORM = "KerasHub preset"
@@ -152,7 +152,7 @@ def _completed(config: Json, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     if config["model_type"] == "roberta" and table in tensors:
         positions = tensors[table]
         zeros = np.zeros((ROBERTA_PADDING, positions.shape[-1]), positions.dtype)
-        tensors[table] = Joined((Tensor(zeros), positions), axis=0)
+        tensors[table] = Tensor(np.concatenate([zeros, positions.read()]))
         # transformers adds the one row of this table to all tokens.
         tensors["embeddings.token_type_embeddings.weight"] = Tensor(zeros[:1])
     return tensors
