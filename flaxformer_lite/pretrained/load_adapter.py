@@ -128,30 +128,28 @@ class PublishedAdapter:
                 return head
         return None
 
-    def labels(self, spelled: Published, cfg: ModelConfig) -> int:
-        """Returns the number of classes of the adapter's classifier; without one, the config's."""
-        if not cfg.head.endswith("classification"):
-            return cfg.num_labels
-        path = "classifier/dense/kernel"
-        name = tensor_names.places(spelled, cfg, {path: (1, 1)})[path].name
-        if name not in self.replaced:
-            return cfg.num_labels
-        return self.replaced[name].shape[0]
+    def fit(self, spelled: Published, cfg: ModelConfig) -> ModelConfig:
+        """Returns the config with the classes of its classifier, and without what it unties."""
+        if cfg.head.endswith("classification"):
+            path = "classifier/dense/kernel"
+            name = tensor_names.places(spelled, cfg, {path: (1, 1)})[path].name
+            if name in self.replaced:
+                cfg = dataclasses.replace(cfg, num_labels=self.replaced[name].shape[0])
+        if self._unties(spelled, cfg):
+            cfg = dataclasses.replace(cfg, tie_embeddings=False)
+        return cfg
 
     @property
     def method(self) -> type[AdapterConfig]:
         """Returns the class of our record of it."""
         return method_of(self.fields)
 
-    def unties(self, spelled: Published, cfg: ModelConfig) -> bool:
+    def _unties(self, spelled: Published, cfg: ModelConfig) -> bool:
         """Returns whether it adapts the table of tied logits, and so unties it."""
-        return cfg.tie_embeddings and self._table(spelled, cfg) in self.factors
-
-    def _table(self, spelled: Published, cfg: ModelConfig) -> str:
         out = tensor_names.vocab_kernel(spelled, cfg)
-        if not out:
-            return ""
-        return tensor_names.full_name(spelled, cfg, out).removesuffix(".weight")
+        if not out or not cfg.tie_embeddings:
+            return False
+        return tensor_names.full_name(spelled, cfg, out).removesuffix(".weight") in self.factors
 
     def replace(
         self, spelled: Published, cfg: ModelConfig, tensors: dict[str, Tensor]
@@ -169,7 +167,7 @@ class PublishedAdapter:
             table = tensor_names.vocab_table(spelled, cfg)
             if table in replaced and table in tensors:
                 replaced = {out: tensors[table], **replaced}
-        if self.unties(spelled, cfg) and out not in tensors:
+        if self._unties(spelled, cfg) and out not in tensors:
             replaced = {out: tensors[tensor_names.vocab_table(spelled, cfg)], **replaced}
         return self._with_rows(spelled, tensors | replaced, tied)
 
@@ -277,7 +275,8 @@ class PublishedAdapter:
         rslora = bool(self.fields.get("use_rslora"))
         usual_scale = scales.most_common(1)[0][0]
         alpha = usual_scale * (math.sqrt(rank) if rslora else rank)
-        return self.method(
+        method = DoraConfig if self.method is DoraConfig else LoraConfig
+        return method(
             **common,
             rank=rank,
             # A product of a quotient may miss the file's number by a rounding error.
