@@ -53,6 +53,7 @@ def test_it_holds_all_sources_and_nothing_else_on_top(installed):
             "__init__.pyi",
             "inference/inside/page.html",
             "contrib/export/page.html",
+            "runs/report/templates/model_card.md",
             "runs/report/templates/base.html",
             "runs/report/templates/compare.html",
             "runs/report/templates/curve.html",

@@ -25,7 +25,6 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 IDS = np.array([[5, 3, 8, 2, 9, 7], [4, 4, 21, 11, 0, 0]])
 TARGETS = np.array([[0, 6, 3, 17], [0, 9, 2, 5]])  # 0 starts a decoder
-TEXT = np.array([[4, 6, 3, 17, 30, 2], [8, 9, 2, 5, 5, 1]])
 WIDTH = 8
 HEADS = 2
 HEAD_WIDTH = 6
@@ -55,14 +54,13 @@ class NoTensorFlow:
 
 def models() -> dict:
     """Returns each model with the arguments of its call."""
-    from flaxformer.architectures.bert import bert, heads
     from flaxformer.architectures.longt5 import (
         long_attention,
         longt5_architecture,
         relative_position_biases_general,
     )
     from flaxformer.architectures.moe import moe_architecture, moe_layers, routing
-    from flaxformer.architectures.t5 import parallel_fused_decoder, t5_architecture
+    from flaxformer.architectures.t5 import t5_architecture
     from flaxformer.components import dense, embedding, layer_norm, relative_position_biases
     from flaxformer.components.attention import dense_attention
 
@@ -140,27 +138,14 @@ def models() -> dict:
         scanned=False,
         fuse=False,
         tied=False,
-        cross=True,
-        rotary=False,
-        parallel=False,
-        multi_query=False,
         **fields,
     ):
-        of_stack, of_layer = ({}, {}) if rotary else biases(scanned)
-        of_attention = {"use_rotary_embedding": True} if rotary else {}
-
-        def self_attention():
-            if multi_query:
-                return dense_attention.MultiQueryDotProductAttention(
-                    num_heads=HEADS, head_dim=HEAD_WIDTH, use_bias=False, **of_attention
-                )
-            return attention("qkv" if fuse else None, **of_attention)
+        of_stack, of_layer = biases(scanned)
 
         def make_layer(shared_relative_position_bias):
             return t5_architecture.DecoderLayer(
-                self_attention=self_attention(),
-                parallel=parallel,
-                encoder_decoder_attention=attention("kv" if fuse else None) if cross else None,
+                self_attention=attention("qkv" if fuse else None),
+                encoder_decoder_attention=attention("kv" if fuse else None),
                 mlp=mlp(activations, fuse),
                 shared_relative_position_bias=shared_relative_position_bias,
                 scanned=scanned,
@@ -189,42 +174,6 @@ def models() -> dict:
             decoder_factory=lambda *, shared_token_embedder: decoder(
                 shared_token_embedder, activations, tied=tied, **fields
             ),
-        )
-
-    def decoder_only(activations, **fields):
-        return t5_architecture.DecoderOnly(
-            decoder_factory=lambda *, shared_token_embedder: decoder(
-                shared_token_embedder,
-                activations,
-                cross=False,
-                token_embedder_factory=embed,
-                **fields,
-            )
-        )
-
-    def parallel_fused(shared_token_embedder):
-        def make_layer(shared_relative_position_bias):
-            return parallel_fused_decoder.ParallelFusedDecoderLayer(
-                self_attention=dense_attention.MultiQueryDotProductAttention(
-                    num_heads=HEADS,
-                    head_dim=HEAD_WIDTH,
-                    out_features=WIDTH,
-                    use_bias=False,
-                    rescale_logits=True,
-                ),
-                mlp=mlp(("swish", "linear"), out_dim=WIDTH, precomputed_intermediates=True),
-                relative_position_bias_factory=positions,
-                **layer,
-            )
-
-        return t5_architecture.Decoder(
-            num_layers=2,
-            layer_factory=make_layer,
-            token_embedder_factory=embed,
-            shared_token_embedder=shared_token_embedder,
-            dropout_factory=no_dropout,
-            output_logits_factory=logits,
-            **stack,
         )
 
     def experts():
@@ -349,45 +298,8 @@ def models() -> dict:
             ),
         )
 
-    sizes = dict(
-        hidden_size=WIDTH,
-        intermediate_dim=12,
-        vocab_size=VOCABULARY,
-        max_length=10,
-        num_segments=2,
-        num_hidden_layers=2,
-        num_attention_heads=HEADS,
-    )
-    texts = dict(
-        position_ids=np.arange(IDS.shape[1])[None],
-        segment_ids=np.array([[0, 0, 1, 1, 1, 1], [0, 1, 1, 1, 0, 0]]),
-        input_mask=IDS > 0,
-    )
-
-    def pretraining():
-        body = bert.BertEncoder(**sizes)
-        pooler = heads.BertPooler()
-        return bert.BertMlmNsp(
-            encoder=body,
-            pooler=pooler,
-            mlm_head=heads.MLMHead(encoder=body, hidden_size=WIDTH, vocab_size=VOCABULARY),
-            nsp_head=heads.NSPHead(pooler=pooler),
-        )
-
-    def classifier():
-        pooler = heads.BertPooler()
-        return bert.BertClassifier(
-            encoder=bert.BertEncoder(**sizes),
-            pooler=pooler,
-            classifier_head=heads.ClassifierHead(pooler=pooler, num_classes=3),
-        )
-
     gated = ("gelu", "linear")
     both = (IDS, TARGETS, np.ones_like(TARGETS))
-    alone = (TEXT, np.ones_like(TEXT))
-    ids_of_text = dict(
-        input_ids=IDS, **{k: x for k, x in texts.items() if k != "position_ids"}
-    ) | dict(position_ids=np.broadcast_to(texts["position_ids"], IDS.shape))
     return {
         "t5_1_1": (encoder_decoder(gated), both, {}),
         "t5_tied": (encoder_decoder(("relu",), tied=True), both, {}),
@@ -408,21 +320,6 @@ def models() -> dict:
         ),
         "switch": (switch(False), both, {}),
         "switch_scanned": (switch(True), both, {}),
-        "decoder": (decoder_only(gated), alone, {}),
-        "decoder_tied_scanned": (decoder_only(("relu",), tied=True, scanned=True), alone, {}),
-        "decoder_rotary": (decoder_only(("swish", "linear"), rotary=True), alone, {}),
-        "decoder_multi_query": (decoder_only(gated, rotary=True, multi_query=True), alone, {}),
-        "decoder_parallel_layers": (decoder_only(gated, parallel=True), alone, {}),
-        "decoder_parallel": (
-            t5_architecture.DecoderOnly(
-                decoder_factory=lambda *, shared_token_embedder: parallel_fused(None)
-            ),
-            alone,
-            {},
-        ),
-        "bert_pretraining": (pretraining(), (IDS,), texts),
-        "bert_classifier": (classifier(), (IDS,), texts),
-        "bert_full_encoder": (bert.make_full_encoder(**sizes), (), ids_of_text),
     }
 
 

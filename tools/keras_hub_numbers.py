@@ -23,21 +23,14 @@ SIZES = dict(
     vocabulary_size=40, num_layers=2, num_heads=2, hidden_dim=8, intermediate_dim=12, dropout=0.0
 )
 ENCODER = SIZES | dict(max_sequence_length=16)
-LLAMA = dict(
+GEMMA = dict(
     vocabulary_size=40,
     num_layers=2,
     num_query_heads=4,
     num_key_value_heads=2,
     hidden_dim=16,
-    intermediate_dim=12,
-)
-GEMMA = LLAMA | dict(intermediate_dim=24, head_dim=6)
-SCALED = dict(
-    rope_max_wavelength=500000,
-    rope_frequency_adjustment_factor=8,
-    rope_low_freq_factor=1,
-    rope_high_freq_factor=4,
-    rope_pretraining_sequence_length=16,
+    intermediate_dim=24,
+    head_dim=6,
 )
 GEMMA2 = GEMMA | dict(
     use_post_ffw_norm=True,
@@ -56,16 +49,12 @@ MODELS = {
     "roberta_classifier": lambda: models.RobertaTextClassifier(
         models.RobertaBackbone(**ENCODER), num_classes=3
     ),
-    "gpt2": lambda: models.GPT2CausalLM(models.GPT2Backbone(**ENCODER)),
     "t5": lambda: models.T5Seq2SeqLM(
         models.T5Backbone(**SIZES, use_gated_activation=False, activation="relu")
     ),
     "t5_1_1": lambda: models.T5Seq2SeqLM(
         models.T5Backbone(**SIZES, activation="gelu", key_value_dim=3, tie_embedding_weights=False)
     ),
-    "llama": lambda: models.LlamaCausalLM(models.LlamaBackbone(**LLAMA)),
-    "llama3": lambda: models.Llama3CausalLM(models.Llama3Backbone(**LLAMA, **SCALED)),
-    "mistral": lambda: models.MistralCausalLM(models.MistralBackbone(**LLAMA, sliding_window=3)),
     "gemma": lambda: models.GemmaCausalLM(models.GemmaBackbone(**GEMMA)),
     "gemma2": lambda: models.GemmaCausalLM(models.GemmaBackbone(**GEMMA2)),
 }

@@ -1,4 +1,4 @@
-"""Writes tests/fixtures/adapters: LoRA, DoRA, IA3 and VeRA adapters as PEFT saves them, for the
+"""Writes tests/fixtures/adapters: LoRA, DoRA and IA3 adapters as PEFT saves them, for the
 models of tests/fixtures.
 
     /tmp/reference/bin/pip install peft==0.21.2        # beside what tools/make_fixtures.py needs
@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from peft import IA3Config, LoraConfig, VeraConfig, get_peft_model
+from peft import IA3Config, LoraConfig, get_peft_model
 
 ROOT = Path(__file__).parents[1] / "tests" / "fixtures"
 TOKENS = [49, 54, 5]  # among those of the inputs
-NOISY = "lora_B", "vera_lambda", "modules_to_save", "trainable_tokens_delta"
-CONFIGS = {"LORA": LoraConfig, "IA3": IA3Config, "VERA": VeraConfig}
+NOISY = "lora_B", "modules_to_save", "trainable_tokens_delta"
+CONFIGS = {"LORA": LoraConfig, "IA3": IA3Config}
 ADAPTERS: dict[str, dict[str, Any]] = {
     "bert_sequence_classification": {
         "target_modules": ["query", "value"],
@@ -98,22 +98,6 @@ ADAPTERS: dict[str, dict[str, Any]] = {
         "target_modules": ["k", "v", "o", "wo"],
         "feedforward_modules": ["o", "wo"],
         "task_type": "SEQ_2_SEQ_LM",
-    },
-    "gpt2_lm-vera": {
-        "peft_type": "VERA",
-        "r": 3,
-        "target_modules": ["c_attn", "mlp.c_proj"],
-        "task_type": "CAUSAL_LM",
-        "fan_in_fan_out": True,
-    },
-    "llama_lm-vera": {
-        "peft_type": "VERA",
-        "r": 5,
-        "target_modules": ["q_proj", "down_proj"],
-        "task_type": "CAUSAL_LM",
-        "projection_prng_key": 7,
-        "save_projection": False,
-        "vera_dropout": 0.1,
     },
     "gpt2_lm-head": {
         "target_modules": ["attn.c_proj", "lm_head"],

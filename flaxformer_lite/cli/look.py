@@ -1,9 +1,7 @@
-"""Writes a page, or a figure, of what a model computes on one text."""
+"""Writes a page of what a model computes on one text."""
 
 import argparse
-import importlib.util
 import textwrap
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,7 +15,6 @@ from flaxformer_lite.cli.open_model import (
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.publish import write_file
 from flaxformer_lite.inference.generate import generate
-from flaxformer_lite.inference.inside.figure import save_figure
 from flaxformer_lite.inference.inside.lens import running_stacks
 from flaxformer_lite.inference.inside.page import render
 from flaxformer_lite.inference.inside.summary import Inside, look_inside
@@ -25,16 +22,10 @@ from flaxformer_lite.inference.task import check_token_ids, max_tokens
 
 
 def run(args: argparse.Namespace) -> None:
-    """Writes the page or figure."""
+    """Writes the page."""
     for flag, text in (("text", args.text), ("target", args.target)):
         if text is not None and not text.strip():
             raise ConfigError(f"--{flag}: is empty; pass the words to look at.")
-    is_figure = args.output.suffix != ".html"
-    if is_figure and importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError(
-            f"--output: {args.output.name} needs matplotlib: pip install 'flaxformer_lite[plots]',"
-            " or name a .html."
-        )
     opened = open_named_model(args)
     ids = encode(opened, args.text, "text", args.max_tokens)
     target = target_of(opened, ids, args)
@@ -49,7 +40,7 @@ def run(args: argparse.Namespace) -> None:
         opened.model, opened.params, ids, target, special=tuple(special.values()), **options
     )
     title = f"{opened.folder.resolve().name}: {textwrap.shorten(args.text, 80, placeholder=' ...')}"
-    save(args.output, inside, opened, title)
+    write_file(args.output, render_page(inside, opened, title).encode())
     print(f"{args.output}: {args.output.stat().st_size / 1000:,.0f} kB")
 
 
@@ -99,13 +90,8 @@ def target_of(opened: Opened, ids: list[int], args: argparse.Namespace) -> list[
     return answer.sequences[0, start:].tolist()
 
 
-def save(output: Path, inside: Inside, opened: Opened, title: str) -> None:
-    """Writes a page or a figure, as the suffix of the file says."""
-    if output.suffix != ".html" and not inside.attentions:
-        raise ConfigError(
-            f"--output={output}: a figure shows attention, and this model has none; name a .html"
-            " page."
-        )
+def render_page(inside: Inside, opened: Opened, title: str) -> str:
+    """Renders the page, with what else is known of the model."""
     cfg = opened.cfg
     stacks = running_stacks(opened.model)
     facts = {
@@ -116,8 +102,4 @@ def save(output: Path, inside: Inside, opened: Opened, title: str) -> None:
         "layers": " + ".join(f"{getattr(cfg, f'{side}_layers')} ({side})" for side in stacks),
         "parameters": f"{sum(x.size for x in jax.tree.leaves(opened.params)):,}",
     }
-    if output.suffix == ".html":
-        page = render(inside, opened.tokenizer.token, title=title, facts=facts)
-        write_file(output, page.encode())
-    else:
-        save_figure(output, inside.attentions, title)
+    return render(inside, opened.tokenizer.token, title=title, facts=facts)

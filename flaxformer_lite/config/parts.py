@@ -263,7 +263,6 @@ class AdapterConfig(Record, abc.ABC):
 
     Attributes:
       factors: names of the parameters that stand beside an adapted kernel.
-      constant: those of them that are not trained.
       targets: patterns (re.search) of the paths of the kernels to adapt, such as
         `decoder/layer_0/attention/query/kernel`.
       trained: patterns of the paths of the model's own parameters that are trained whole; none of
@@ -271,7 +270,6 @@ class AdapterConfig(Record, abc.ABC):
     """
 
     factors: ClassVar[tuple[str, ...]] = ()
-    constant: ClassVar[tuple[str, ...]] = ()
 
     targets: Patterns = ("query", "value")
     trained: Patterns = ("^classifier/",)
@@ -316,7 +314,7 @@ class AdapterConfig(Record, abc.ABC):
     @property
     def frozen(self) -> str:
         """A pattern of the paths of all parameters that are not trained."""
-        factors = [f"/{name}$" for name in self.factors if name not in self.constant]
+        factors = [f"/{name}$" for name in self.factors]
         trained = "|".join((*factors, *self.trained))
         return f"^(?!.*({trained}))"
 

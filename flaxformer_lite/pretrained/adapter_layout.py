@@ -1,9 +1,9 @@
 """The places of an adapter's factors in a file of PEFT.
 
 PEFT names a factor after the module of its matrix, and stores A as [R, inputs], B as [outputs, R],
-DoRA's magnitude and VeRA's b as [outputs], VeRA's d as [R] and IA3's scale as [outputs, 1] or
-[1, inputs], whatever the layout of the matrix. If a file fuses several of our matrices, they share
-one A and d, and each has its own rows of the others.
+DoRA's magnitude as [outputs] and IA3's scale as [outputs, 1] or [1, inputs], whatever the layout of
+the matrix. If a file fuses several of our matrices, they share one A, and each has its own rows of
+the others.
 """
 
 import dataclasses
@@ -13,9 +13,8 @@ from typing import NamedTuple
 import jax
 
 from flaxformer_lite.config import ModelConfig
-from flaxformer_lite.config.parts import AdapterConfig
+from flaxformer_lite.config.parts import AdapterConfig, matches_any
 from flaxformer_lite.models.weight_map import Published
-from flaxformer_lite.nn.adapters import vera
 from flaxformer_lite.nn.adapters.dora import MAGNITUDE, DoraConfig
 from flaxformer_lite.nn.adapters.ia3 import SCALE, Ia3Config
 from flaxformer_lite.nn.adapters.lora import A, B, LoraConfig
@@ -28,11 +27,9 @@ NAMES = {
     B: ".lora_B.weight",
     MAGNITUDE: ".lora_magnitude_vector",
     SCALE: ".ia3_l",
-    vera.D: ".vera_lambda_d",
-    vera.SCALE: ".vera_lambda_b",
 }
 # those that PEFT has
-METHODS: tuple[type[AdapterConfig], ...] = (LoraConfig, DoraConfig, Ia3Config, vera.VeraConfig)
+METHODS: tuple[type[AdapterConfig], ...] = (LoraConfig, DoraConfig, Ia3Config)
 
 
 class Target(NamedTuple):
@@ -42,51 +39,39 @@ class Target(NamedTuple):
       module: the published name of its module.
       kernel: its place in the weight of the module.
       inputs: the number of its input axes.
-      path: the path of our module, without scan.
+      scales_inputs: whether IA3 scales what it reads, not what it gives.
       adds_apart: whether its bias is a tensor outside of the published module (DeBERTa), so that
         what PEFT makes of the module's output is made before the bias is added.
     """
 
     module: str
     kernel: Place
-    inputs: int  # number of its input axes
-    path: str = ""  # of our module, with layers side by side
-    adds_apart: bool = False
+    inputs: int
+    scales_inputs: bool
+    adds_apart: bool
 
-    def place(self, factor: str, rank: int) -> Place:
-        """Returns the place of a factor in its tensor; A and B are of this rank."""
+    def place(self, factor: str, rank: int = 0) -> Place:
+        """Returns the place of a factor in its tensor; A and B are of this rank.
+
+        The axis of IA3's scale that is not scaled has size one.
+        """
         shape = self.kernel.shape
         n = self.inputs
-        ins, outs = self._axes
+        ins, outs = sorted(self.kernel.groups, key=lambda group: 0 not in group)
         name = self.module + NAMES.get(factor, "")
-        if factor == vera.D:
-            return Place(name, (rank,), ((0,),))
-        if factor in (MAGNITUDE, vera.SCALE):
-            moved = _shifted(outs, -n)
-            return dataclasses.replace(self.kernel, name=name, shape=shape[n:], groups=(moved,))
-        if factor in (A, vera.A):
+        of_outputs = dataclasses.replace(self.kernel, name=name)
+        if factor == A:
             return Place(name, (*shape[:n], rank), ((n,), ins))
-        groups = (_shifted(outs, 1 - n), (0,))
-        return dataclasses.replace(self.kernel, name=name, shape=(rank, *shape[n:]), groups=groups)
-
-    def scale_place(self, *, on_inputs: bool) -> Place:
-        """Returns the place of IA3's scale, whose axis that is not scaled has size one."""
-        shape = self.kernel.shape
-        n = self.inputs
-        ins, outs = self._axes
-        name = self.module + NAMES[SCALE]
-        if on_inputs:
+        if factor == B:
+            groups = (_shifted(outs, 1 - n), (0,))
+            return dataclasses.replace(of_outputs, shape=(rank, *shape[n:]), groups=groups)
+        if factor == MAGNITUDE:
+            return dataclasses.replace(of_outputs, shape=shape[n:], groups=(_shifted(outs, -n),))
+        if self.scales_inputs:
+            ones = (1,) * (len(shape) - n)
             alone = tuple(axis for axis in outs if axis >= 0)
-            ones = (1,) * len(shape[n:])
             return Place(name, (*shape[:n], *ones), (alone, ins))
-        ones = (1,) * len(shape[:n])
-        shape = (*ones, *shape[n:])
-        return dataclasses.replace(self.kernel, name=name, shape=shape, groups=(outs, ins))
-
-    @property
-    def _axes(self) -> list[tuple[int, ...]]:
-        """The axes of the kernel that are inputs, the first among them, and those of outputs."""
-        return sorted(self.kernel.groups, key=lambda group: 0 not in group)
+        return dataclasses.replace(of_outputs, shape=(*(1,) * n, *shape[n:]), groups=(outs, ins))
 
     @property
     def is_transposed(self) -> bool:
@@ -115,7 +100,10 @@ def find_targets(
         bias = biases.get(f"{module}/bias")
         of_module = place.name.removesuffix(".weight")
         adds_apart = bias is not None and bias.name != f"{of_module}.bias"
-        by_module[module] = Target(name, place, input_axes(path), module, adds_apart)
+        scales_inputs = isinstance(cfg.adapter, Ia3Config) and matches_any(
+            cfg.adapter.on_inputs, path
+        )
+        by_module[module] = Target(name, place, input_axes(path), scales_inputs, adds_apart)
     return by_module
 
 

@@ -109,28 +109,6 @@ class Arranged(Tensor):
 
 
 @dataclasses.dataclass(frozen=True)
-class Joined(Tensor):
-    """Several tensors as one, side by side on an axis."""
-
-    array: tuple[Tensor, ...]  # type: ignore[assignment]  # which is read as an array of numpy
-    axis: int
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        shape = list(self.array[0].shape)
-        shape[self.axis] = sum(part.shape[self.axis] for part in self.array)
-        return tuple(shape)
-
-    @property
-    def dtype(self) -> np.dtype:
-        return np.result_type(*(part.dtype for part in self.array))
-
-    def read(self, slices: tuple[slice, ...] = ()) -> np.ndarray:
-        parts = [part.read() for part in self.array]
-        return np.ascontiguousarray(np.concatenate(parts, self.axis)[slices])
-
-
-@dataclasses.dataclass(frozen=True)
 class Computed(Tensor):
     """A function of a tensor, of the same shape and dtype."""
 

@@ -6,7 +6,6 @@ which it concatenates parameters of different sizes; and EXPERT, along which it 
 of a layer.
 """
 
-import dataclasses
 import itertools
 import math
 import re
@@ -90,115 +89,59 @@ class Place:
     def read(self, read: Callable[[Slices], np.ndarray], index: Slices) -> np.ndarray:
         """Reads the slice `index` of our parameter, and little more of the file.
 
-        If parameters alternate on an axis, all rows of the tensor are read.
-
         Args:
           read: function that reads a slice of the published tensor.
           index: one slice for each axis of our parameter.
         """
-        if self.sections:
-            return self._alone().read(self._section(read), index)
-        wanted = [range(size)[s] for size, s in zip(self.shape, index, strict=True)]
-        spans = []
-        shape = []
-        inner = []
-        for group in self.groups:
-            ranges = [self._chosen.get(axis) or wanted[axis] for axis in group]
-            span, kept = _span(ranges, [self._size(axis) for axis in group])
-            spans.append(span)
-            shape += [len(k) for k in kept]
-            for wanted_range, kept_range in zip(ranges, kept, strict=True):
-                first = kept_range.start
-                inner.append(slice(wanted_range.start - first, wanted_range.stop - first))
-        block = read(tuple(spans)).reshape(shape)[tuple(inner)]
-        return self._own_axes(block)
-
-    def _own_axes(self, block: np.ndarray) -> np.ndarray:
-        """Removes the axes FUSED and EXPERT, of size one here, and puts ours into their order."""
-        order = list(itertools.chain(*self.groups))
-        others = tuple(i for i, axis in enumerate(order) if axis < 0)
-        own = [axis for axis in order if axis >= 0]
-        return np.squeeze(block, others).transpose(np.argsort(own))
+        positions = self._positions(index)
+        block = read(tuple(map(_span, positions)))
+        sizes: list[int] = []
+        for axis, rows in enumerate(positions):
+            if rows.size < block.shape[axis]:
+                block = np.take(block, rows.reshape(-1) - rows.flat[0], axis)
+            sizes += rows.shape
+        return block.reshape(sizes).transpose(np.argsort(self._own_axes))
 
     def write(self, parameter: np.ndarray, tensor: np.ndarray) -> None:
         """Writes our parameter to its place in `tensor`, which has `file_shape`."""
-        if self.sections:
-            alone = self._alone()
-            section = np.empty(alone.file_shape, tensor.dtype)
-            alone.write(parameter, section)
-            at = self._joined_axis
-            moved = np.moveaxis(tensor, at, 0)  # a view, so that this writes to `tensor`
-            rows = self._rows(np.arange(len(moved)))
-            moved[rows] = np.moveaxis(section, at, 0)
-            return
-        order = list(itertools.chain(*self.groups))
-        view = tensor.reshape([self._size(axis) for axis in order])
-        chosen = self._chosen
-        target: list[int | slice] = []
-        for axis in order:
-            if axis in chosen:
-                target.append(chosen[axis].start)
+        positions = self._positions((slice(None),) * parameter.ndim)
+        index: list[slice | np.ndarray] = []
+        for rows in positions:
+            span = _span(rows)
+            if rows.size == span.stop - span.start:
+                index.append(span)
             else:
-                target.append(slice(None))
-        view[tuple(target)] = parameter.transpose([axis for axis in order if axis >= 0])
+                index.append(rows.reshape(-1))
+        block = parameter.transpose(self._own_axes)
+        tensor[tuple(index)] = block.reshape([rows.size for rows in positions])
 
-    @property
-    def _joined_axis(self) -> int:
-        return next(i for i, group in enumerate(self.groups) if JOINED in group)
+    def _positions(self, index: Slices) -> list[np.ndarray]:
+        """Returns where a slice of our parameter lies on each axis of the tensor, in order.
 
-    def _alone(self) -> "Place":
-        """Returns the place of the parameter in a tensor without the other joined ones."""
-        groups = []
-        for group in self.groups:
-            groups.append(tuple(axis for axis in group if axis != JOINED))
-        return dataclasses.replace(
-            self, groups=tuple(groups), part=0, parts=1, sections=(), repeats=1
-        )
-
-    def _rows(self, all_rows: np.ndarray) -> np.ndarray:
-        """Chooses the rows of this part among all rows of the joined axis."""
-        before = sum(self.sections[: self.part]) // self.repeats
-        rows = self.sections[self.part] // self.repeats
-        return all_rows.reshape(self.repeats, -1)[:, before : before + rows].reshape(-1)
-
-    def _section(self, read: Callable[[Slices], np.ndarray]) -> Callable[[Slices], np.ndarray]:
-        """Returns a function that reads slices of this parameter as if it were not joined."""
-        at = self._joined_axis
-        rows = self._rows(np.arange(sum(self.sections)))
-
-        def read_section(spans: Slices) -> np.ndarray:
-            chosen = rows[spans[at]]
-            first = int(chosen[0])
-            around = slice(first, int(chosen[-1]) + 1)
-            block = read((*spans[:at], around, *spans[at + 1 :]))
-            return np.take(block, chosen - first, axis=at)
-
-        return read_section
-
-    @property
-    def _chosen(self) -> dict[int, range]:
-        """The index of this parameter on the axes FUSED and EXPERT, as a range of one."""
-        return {
-            FUSED: range(self.part, self.part + 1),
-            EXPERT: range(self.expert, self.expert + 1),
-        }
+        The positions on an axis of the tensor have an axis for each of ours that it merges.
+        """
+        chosen = {FUSED: self.part, EXPERT: self.expert, JOINED: 0} | dict(enumerate(index))
+        positions = []
+        for group, size in zip(self.groups, self.file_shape, strict=True):
+            rows = np.arange(size)
+            if JOINED in group:
+                first = sum(self.sections[: self.part]) // self.repeats
+                count = self.sections[self.part] // self.repeats
+                rows = rows.reshape(self.repeats, -1)[:, first : first + count]
+            rows = rows.reshape([self._size(axis) for axis in group])
+            positions.append(rows[tuple(chosen[axis] for axis in group)])
+        return positions
 
     def _size(self, axis: int) -> int:
-        sizes = {FUSED: self.parts, EXPERT: self.experts}
+        sizes = {FUSED: self.parts, EXPERT: self.experts, JOINED: 1}
         return sizes.get(axis) or self.shape[axis]
 
+    @property
+    def _own_axes(self) -> list[int]:
+        """The axes of our parameter, in the order of the tensor."""
+        return [axis for axis in itertools.chain(*self.groups) if axis >= 0]
 
-def _span(ranges: list[range], sizes: list[int]) -> tuple[slice, list[range]]:
-    """Returns the span of a merged axis that covers `ranges`, and each axis's range within it."""
-    start = 0
-    stride = math.prod(sizes)
-    kept = []
-    for position, (wanted, size) in enumerate(zip(ranges, sizes, strict=True)):
-        stride //= size
-        if len(wanted) > 1 or position == len(sizes) - 1:
-            stop = start + wanted.stop * stride
-            kept += [wanted, *(range(n) for n in sizes[position + 1 :])]
-            return slice(start + wanted.start * stride, stop), kept
-        start += wanted.start * stride
-        kept.append(wanted)
-    return slice(0, 1), kept
+
+def _span(rows: np.ndarray) -> slice:
+    """Returns the slice of an axis that covers ascending positions."""
+    return slice(int(rows.flat[0]), int(rows.flat[-1]) + 1)

@@ -138,9 +138,7 @@ def open_published(
     tensors = check_tensors.with_tied_tables(plugin.PUBLISHED, cfg, tensors)
     if added:
         tensors = added.replace(plugin.PUBLISHED, cfg, tensors)
-        cfg = dataclasses.replace(cfg, num_labels=added.labels(plugin.PUBLISHED, cfg))
-        if added.unties(plugin.PUBLISHED, cfg):
-            cfg = dataclasses.replace(cfg, tie_embeddings=False)
+        cfg = added.fit(plugin.PUBLISHED, cfg)
     layers = max(cfg.encoder_layers, cfg.decoder_layers)
     if not cfg.share_layers and layers > len(tensors):  # before tracing
         raise WeightsError(

@@ -6,6 +6,7 @@ import logging
 import math
 import re
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,14 @@ import jax
 import numpy as np
 
 from flaxformer_lite.config import ConfigError, ModelConfig
-from flaxformer_lite.config.parts import AdapterConfig, matches_any
+from flaxformer_lite.config.parts import AdapterConfig
 from flaxformer_lite.config.rules import is_pattern
 from flaxformer_lite.files.read import Json, is_kind, quote_name, quote_value, read_object
 from flaxformer_lite.models.weight_map import Published
-from flaxformer_lite.nn.adapters import vera
 from flaxformer_lite.nn.adapters.dora import MAGNITUDE, DoraConfig
 from flaxformer_lite.nn.adapters.ia3 import SCALE, Ia3Config
 from flaxformer_lite.nn.adapters.lora import A, B, LoraConfig
-from flaxformer_lite.pretrained import tensor_names, vera_projections
+from flaxformer_lite.pretrained import tensor_names
 from flaxformer_lite.pretrained.adapter_layout import (
     NAMES,
     ROOT,
@@ -29,7 +29,7 @@ from flaxformer_lite.pretrained.adapter_layout import (
     find_targets,
     shortest_endings,
 )
-from flaxformer_lite.pretrained.layouts import Place, Slices
+from flaxformer_lite.pretrained.layouts import Slices
 from flaxformer_lite.pretrained.lazy_params import Reader
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, open_file
 from flaxformer_lite.pretrained.tensor_names import layers_of, shapes_side_by_side, side_by_side
@@ -47,10 +47,6 @@ KINDS: dict[str, Any] = {
     "use_rslora": bool,
     "use_dora": bool,
     "alpha_pattern": dict,
-    "r": int,
-    "vera_dropout": float,
-    "projection_prng_key": int,
-    "save_projection": bool,
 }
 HEADS = {
     "CAUSAL_LM": ("causal_lm", "lm"),
@@ -62,7 +58,7 @@ HEADS = {
 }
 # Fields that change what is computed, with the values that do not.
 FIXED: dict[str, tuple[Any, ...]] = {
-    "peft_type": ("LORA", "IA3", "VERA"),
+    "peft_type": ("LORA", "IA3"),
     "bias": ("none",),
     "init_lora_weights": (True, False, "gaussian", "eva", "orthogonal"),
 } | dict.fromkeys(
@@ -87,7 +83,6 @@ HARMLESS = {
     "auto_mapping",
     "base_model_name_or_path",
     "corda_config",
-    "d_initial",
     "ensure_weight_tying",
     "eva_config",
     "exclude_modules",
@@ -104,6 +99,7 @@ HARMLESS = {
     "modules_to_save",
     "peft_version",
     "qalora_group_size",
+    "r",
     "rank_pattern",
     "revision",
     "runtime_config",
@@ -120,7 +116,6 @@ class PublishedAdapter:
     fields: Json  # of adapter_config.json
     # published module -> its tensors by our names of the factors
     factors: dict[str, dict[str, Tensor]]
-    shared: dict[str, Tensor]  # VeRA's A and B, by our names
     replaced: dict[str, Tensor]  # the base's tensors that it replaces, by their full names
     token_rows: dict[
         str, Tensor
@@ -133,30 +128,28 @@ class PublishedAdapter:
                 return head
         return None
 
-    def labels(self, spelled: Published, cfg: ModelConfig) -> int:
-        """Returns the number of classes of the adapter's classifier; without one, the config's."""
-        if not cfg.head.endswith("classification"):
-            return cfg.num_labels
-        path = "classifier/dense/kernel"
-        name = tensor_names.places(spelled, cfg, {path: (1, 1)})[path].name
-        if name not in self.replaced:
-            return cfg.num_labels
-        return self.replaced[name].shape[0]
+    def fit(self, spelled: Published, cfg: ModelConfig) -> ModelConfig:
+        """Returns the config with the classes of its classifier, and without what it unties."""
+        if cfg.head.endswith("classification"):
+            path = "classifier/dense/kernel"
+            name = tensor_names.places(spelled, cfg, {path: (1, 1)})[path].name
+            if name in self.replaced:
+                cfg = dataclasses.replace(cfg, num_labels=self.replaced[name].shape[0])
+        if self._unties(spelled, cfg):
+            cfg = dataclasses.replace(cfg, tie_embeddings=False)
+        return cfg
 
     @property
     def method(self) -> type[AdapterConfig]:
         """Returns the class of our record of it."""
         return method_of(self.fields)
 
-    def unties(self, spelled: Published, cfg: ModelConfig) -> bool:
+    def _unties(self, spelled: Published, cfg: ModelConfig) -> bool:
         """Returns whether it adapts the table of tied logits, and so unties it."""
-        return cfg.tie_embeddings and self._table(spelled, cfg) in self.factors
-
-    def _table(self, spelled: Published, cfg: ModelConfig) -> str:
         out = tensor_names.vocab_kernel(spelled, cfg)
-        if not out:
-            return ""
-        return tensor_names.full_name(spelled, cfg, out).removesuffix(".weight")
+        if not out or not cfg.tie_embeddings:
+            return False
+        return tensor_names.full_name(spelled, cfg, out).removesuffix(".weight") in self.factors
 
     def replace(
         self, spelled: Published, cfg: ModelConfig, tensors: dict[str, Tensor]
@@ -174,7 +167,7 @@ class PublishedAdapter:
             table = tensor_names.vocab_table(spelled, cfg)
             if table in replaced and table in tensors:
                 replaced = {out: tensors[table], **replaced}
-        if self.unties(spelled, cfg) and out not in tensors:
+        if self._unties(spelled, cfg) and out not in tensors:
             replaced = {out: tensors[tensor_names.vocab_table(spelled, cfg)], **replaced}
         return self._with_rows(spelled, tensors | replaced, tied)
 
@@ -275,14 +268,6 @@ class PublishedAdapter:
             scaled = {path for path in adapted if self._scales_inputs(known[path])}
             on_inputs = [path for path in chosen if has_layer_in(scaled, path)]
             return Ia3Config(**common, on_inputs=_patterns(on_inputs, kernels))
-        if self.method is vera.VeraConfig:
-            return vera.VeraConfig(
-                **common,
-                rank=self.fields.get("r", vera.VeraConfig.rank),
-                dropout=float(self.fields.get("vera_dropout") or 0.0),
-                seed=int(self.fields.get("projection_prng_key") or 0),
-                save_projection=self.fields.get("save_projection", True) is not False,
-            )
         if self.method is DoraConfig:
             self._check_stacks(kernels, chosen, adapted)
         scales = collections.Counter(map(self._scale, self.factors))
@@ -313,7 +298,7 @@ class PublishedAdapter:
 
     def _scales_inputs(self, target: Target) -> bool:
         shape = self.factors[target.module][SCALE].shape
-        on_inputs = shape != target.scale_place(on_inputs=False).file_shape
+        on_inputs = shape != target.place(SCALE).file_shape
         if not on_inputs and target.adds_apart:
             raise WeightsError(
                 f"{self.folder}: {target.module} has a bias outside of the module, which PEFT's IA3"
@@ -352,90 +337,45 @@ class PublishedAdapter:
 
         A matrix that is not adapted, in a stack of others that are, has zeros.
         """
-        known = find_targets(spelled, cfg, side_by_side(cfg, shapes)).items()
-        adapter = cfg.adapter
-        assert adapter is not None, "`config` has set it"
-        projections = {}
-        if isinstance(adapter, vera.VeraConfig):
-            projections = self._projections(adapter, [target for _, target in known])
         readers: dict[str, Reader] = {}
-        for path, target in known:
-            for name in adapter.factors:
-                if isinstance(adapter, vera.VeraConfig) and name in projections:
-                    read = _projection_reader(name, target, adapter, projections[name])
-                else:
-                    read = self._reader(name, target, adapter)
-                readers[f"{path}/{name}"] = read
+        for path, target in find_targets(spelled, cfg, side_by_side(cfg, shapes)).items():
+            for factor in self.method.factors:
+                readers[f"{path}/{factor}"] = partial(self._read, factor, target, cfg.adapter)
         return readers
 
-    def _projections(self, cfg: vera.VeraConfig, known: list[Target]) -> dict[str, np.ndarray]:
-        """Returns A [R, inputs] and B [outputs, R], of the file or drawn as PEFT draws them."""
-        adapted = [target for target in known if target.module in self.factors]
-        inputs = max(target.place(vera.A, cfg.rank).file_shape[1] for target in adapted)
-        outputs = max(target.place(vera.B, cfg.rank).file_shape[0] for target in adapted)
-        if not cfg.save_projection:
-            return vera_projections.draw(cfg.seed, cfg.rank, inputs, outputs)
-        needed = {vera.A: (cfg.rank, inputs), vera.B: (outputs, cfg.rank)}
-        for name, shape in needed.items():
-            stored = vera_projections.NAMES[name]
-            if name not in self.shared:
-                raise WeightsError(
-                    f"{self.folder}: no tensor {stored}, and save_projection=true in {CONFIG}; save"
-                    " the adapter again with peft."
-                )
-            if self.shared[name].shape != shape:
-                raise WeightsError(
-                    f"{self.folder}: {stored} has shape {list(self.shared[name].shape)}, its model"
-                    f" and r imply {list(shape)}; it is of another model."
-                )
-        return {name: tensor.read().astype(np.float32) for name, tensor in self.shared.items()}
-
-    def _reader(self, factor: str, target: Target, cfg: Any) -> Reader:
-        """Builds a function that reads a factor.
+    def _read(self, factor: str, target: Target, adapter: Any, index: Slices) -> np.ndarray:
+        """Reads a slice of a factor.
 
         A factor of smaller rank is padded with zeros. B takes in a scale that differs from the
         common one.
         """
-
-        def read_vector(index: Slices) -> np.ndarray:
-            if isinstance(cfg, vera.VeraConfig):
-                place = target.place(factor, cfg.rank)
-            elif factor == MAGNITUDE:
-                place = target.place(factor, 0)
-            else:
-                path = target.path + "/kernel"
-                place = target.scale_place(on_inputs=matches_any(cfg.on_inputs, path))
-            if target.module not in self.factors:
-                neutral = 0 if factor == vera.SCALE else 1
-                return np.full(place.shape, neutral, np.float32)[index]
-            return self._checked(factor, target, place).astype(np.float32)[index]
-
-        def read(index: Slices) -> np.ndarray:
-            padded = np.zeros(target.place(factor, cfg.rank).shape, np.float32)
+        if factor not in (A, B):
             if target.module in self.factors:
-                rank = self._rank(target.module)
-                place = target.place(factor, rank)
-                part = self._checked(factor, target, place).astype(np.float32)
-                scale = self._scale(target.module)
-                if factor == A:
-                    padded[..., :rank] = part
-                elif math.isclose(scale, cfg.scale, rel_tol=1e-6):
-                    padded[:rank] = part
-                else:
-                    padded[:rank] = part * (scale / cfg.scale)
-            return padded[index]
+                return self._whole(factor, target)[index]
+            return np.ones(target.place(factor).shape, np.float32)[index]
+        padded = np.zeros(target.place(factor, adapter.rank).shape, np.float32)
+        if target.module in self.factors:
+            rank = self._rank(target.module)
+            part = self._whole(factor, target, rank)
+            scale = self._scale(target.module)
+            if factor == A:
+                padded[..., :rank] = part
+            elif math.isclose(scale, adapter.scale, rel_tol=1e-6):
+                padded[:rank] = part
+            else:
+                padded[:rank] = part * (scale / adapter.scale)
+        return padded[index]
 
-        return read if factor in (A, B) else read_vector
-
-    def _checked(self, factor: str, target: Target, place: Place) -> np.ndarray:
+    def _whole(self, factor: str, target: Target, rank: int = 0) -> np.ndarray:
         """Reads all of a factor, whose tensor must have the shape that the model implies."""
         tensor = self.factors[target.module][factor]
+        place = target.place(factor, rank)
         if tensor.shape != place.file_shape:
             raise WeightsError(
                 f"{self.folder}: {place.name} has shape {list(tensor.shape)}, its model and"
                 f" rank imply {list(place.file_shape)}; it is of another model."
             )
-        return place.read(tensor.read, tuple(slice(None) for _ in place.shape))
+        return place.read(tensor.read, (slice(None),) * len(place.shape)).astype(np.float32)
 
     def _rank(self, module: str) -> int:
         return self.factors[module][A].shape[0]
@@ -472,8 +412,6 @@ def open_adapter(folder: Path) -> PublishedAdapter:
     factors = collections.defaultdict[str, dict[str, Tensor]](dict)
     replaced = {}
     rows = {}
-    shared = {}
-    projections = {theirs: ours for ours, theirs in vera_projections.NAMES.items()}
     for full, tensor in open_file(folder / WEIGHTS).items():
         name = full.removeprefix(ROOT)
         ending = next((ours for ours, theirs in NAMES.items() if name.endswith(theirs)), None)
@@ -481,9 +419,7 @@ def open_adapter(folder: Path) -> PublishedAdapter:
             factors[name.removesuffix(NAMES[ending])][ending] = tensor
         elif name.endswith(ROWS):
             rows[name.removesuffix(ROWS) + ".weight"] = tensor
-        elif full in projections:
-            shared[projections[full]] = tensor
-        elif any(prefix in name for prefix in ("lora_", "ia3_", "vera_")):
+        elif "lora_" in name or "ia3_" in name:
             raise WeightsError(
                 f"{folder}: tensor {quote_name(full)}: only the factors of dense layers are"
                 " supported here."
@@ -491,47 +427,31 @@ def open_adapter(folder: Path) -> PublishedAdapter:
         else:
             replaced[name] = tensor
     method = method_of(fields)
-    needed = tuple(name for name in method.factors if name not in method.constant)
-    lone = [name for name, parts in factors.items() if not _complete(parts, needed)]
+    lone = [name for name, parts in factors.items() if not _complete(parts, method.factors)]
     if lone or not factors:
         first = quote_name(lone[0]) if lone else "it"
-        endings = " or ".join(NAMES[one].removesuffix(".weight")[1:] for one in needed)
+        endings = " or ".join(NAMES[one].removesuffix(".weight")[1:] for one in method.factors)
         raise WeightsError(f"{folder}: {first} lacks {endings}, or has another factor or shape.")
-    return PublishedAdapter(folder, fields, dict(factors), shared, replaced, rows)
+    return PublishedAdapter(folder, fields, dict(factors), replaced, rows)
 
 
 def method_of(fields: Json) -> type[AdapterConfig]:
     """Returns the class of our records for what adapter_config.json says."""
     if fields.get("peft_type") == "IA3":
         return Ia3Config
-    if fields.get("peft_type") == "VERA":
-        return vera.VeraConfig
     if fields.get("use_dora"):
         return DoraConfig
     return LoraConfig
 
 
 def _complete(parts: dict[str, Tensor], needed: tuple[str, ...]) -> bool:
-    ranks = {A: 2, B: 2, MAGNITUDE: 1, SCALE: 2, vera.D: 1, vera.SCALE: 1}
+    ranks = {A: 2, B: 2, MAGNITUDE: 1, SCALE: 2}
     if set(parts) != set(needed):
         return False
     for name, tensor in parts.items():
         if len(tensor.shape) != ranks[name] or not tensor.shape[0]:
             return False
     return True
-
-
-def _projection_reader(
-    factor: str, target: Target, cfg: vera.VeraConfig, shared: np.ndarray
-) -> Reader:
-    """Reads the part of a projection that a matrix takes."""
-
-    def read(index: Slices) -> np.ndarray:
-        place = target.place(factor, cfg.rank)
-        rows, columns = place.file_shape
-        return place.read(shared[:rows, :columns].__getitem__, index)
-
-    return read
 
 
 def _patterns(chosen: list[str], every: Iterable[str]) -> tuple[str, ...]:
@@ -564,7 +484,7 @@ def _check(fields: Json) -> None:
                 " token numbers, or map modules to such lists."
             )
     if "peft_type" not in fields:
-        raise ConfigError(f"{CONFIG}: no peft_type; must be 'LORA', 'IA3' or 'VERA'.")
+        raise ConfigError(f"{CONFIG}: no peft_type; must be 'LORA' or 'IA3'.")
     unread = []
     for name, value in sorted(fields.items()):
         if value and name not in {*FIXED, *KINDS, *HARMLESS}:

@@ -13,16 +13,14 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, ModelConfig
-from flaxformer_lite.config.parts import matches_any
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.models.weight_map import Published
-from flaxformer_lite.nn.adapters import vera
 from flaxformer_lite.nn.adapters.dora import MAGNITUDE, DoraConfig
 from flaxformer_lite.nn.adapters.ia3 import SCALE, Ia3Config
 from flaxformer_lite.nn.adapters.lora import A, B, LoraConfig
 from flaxformer_lite.nn.adapters.merge import dequantize_params, merge_adapter
-from flaxformer_lite.pretrained import tensor_names, vera_projections
+from flaxformer_lite.pretrained import tensor_names
 from flaxformer_lite.pretrained.adapter_layout import (
     METHODS,
     NAMES,
@@ -92,17 +90,14 @@ def write_adapter(folder: Path, model: nn.Module, params: dict, *, base: str | N
         )
     tensors: dict[str, np.ndarray] = {}
     ranks: dict[str, int] = {}
-    if isinstance(adapter, vera.VeraConfig):
-        tensors |= _vera_tensors(adapter, modules)
-    else:
-        for module, parts in modules.items():
-            if isinstance(adapter, Ia3Config):
-                joined = _scale(parts, adapter)
-            else:
-                joined = _joined(parts)
-            for factor, x in joined.items():
-                tensors[ROOT + module + NAMES[factor]] = x
-            ranks[module] = len(joined.get(A, ()))
+    for module, parts in modules.items():
+        if isinstance(adapter, Ia3Config):
+            joined = _join_scales(parts)
+        else:
+            joined = _join_matrices(parts)
+        for factor, x in joined.items():
+            tensors[ROOT + module + NAMES[factor]] = x
+        ranks[module] = len(joined.get(A, ()))
     base_params = _merged_at(whole, model, flat)
     published = published_tensors(family.PUBLISHED, cfg, base_params)
     for name, original in tied.items():
@@ -113,21 +108,15 @@ def write_adapter(folder: Path, model: nn.Module, params: dict, *, base: str | N
             tensors[ROOT + name] = np.asarray(tensor)
     every_module = [target.module for target in known.values()]
     if isinstance(adapter, Ia3Config):
-        scaled = [target for target in known.values() if _scales_inputs(target, adapter, modules)]
-        on_inputs = [target.module for target in scaled]
+        on_inputs = [module for module, parts in modules.items() if parts[0][0].scales_inputs]
         method = _ia3_config(list(modules), on_inputs, every_module)
-    elif isinstance(adapter, vera.VeraConfig):
-        method = _vera_config(adapter, list(modules), every_module)
     else:
-        method = _config(adapter, ranks, every_module)
-    is_transposed = False
-    for parts in modules.values():
-        for target, _ in parts:
-            is_transposed = is_transposed or target.is_transposed
+        method = _lora_config(adapter, ranks, every_module)
+    targets = [target for parts in modules.values() for target, _ in parts]
     config = method | {
         "base_model_name_or_path": base,
         "task_type": _task(model),
-        "fan_in_fan_out": is_transposed,
+        "fan_in_fan_out": any(target.is_transposed for target in targets),
         "modules_to_save": sorted(saved_whole) or None,
     }
     (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
@@ -149,7 +138,7 @@ def _by_matrix(cfg: ModelConfig, flat: Mapping[str, Array]) -> dict[str, Factors
     return by_matrix
 
 
-def _joined(parts: Parts) -> Factors:
+def _join_matrices(parts: Parts) -> Factors:
     """Joins the factors of the matrices that one published module fuses into one pair.
 
     The distinct factors A are concatenated along the rank. Each B is written to the rows of its
@@ -184,16 +173,16 @@ def _joined(parts: Parts) -> Factors:
             f" which {len(parts)} are adapted, and PEFT's DoRA adapts all; use save_pretrained,"
             " which merges the adapter."
         )
-    lengths = np.empty(target.place(MAGNITUDE, 0).file_shape, first[MAGNITUDE].dtype)
+    lengths = np.empty(target.place(MAGNITUDE).file_shape, first[MAGNITUDE].dtype)
     for part, factors in parts:
-        part.place(MAGNITUDE, 0).write(factors[MAGNITUDE], lengths)
+        part.place(MAGNITUDE).write(factors[MAGNITUDE], lengths)
     return joined | {MAGNITUDE: lengths}
 
 
-def _scale(parts: Parts, adapter: Ia3Config) -> Factors:
+def _join_scales(parts: Parts) -> Factors:
     """Joins the scales of the matrices that one published module fuses, with 1 for the others."""
     target, first = parts[0]
-    on_inputs = matches_any(adapter.on_inputs, f"{target.path}/kernel")
+    on_inputs = any(part.scales_inputs for part, _ in parts)
     if on_inputs and target.kernel.parts > 1:
         raise ConfigError(
             f"adapter.on_inputs: {target.module} holds several of our matrices, which share their"
@@ -204,88 +193,10 @@ def _scale(parts: Parts, adapter: Ia3Config) -> Factors:
             f"adapter.targets: {target.module} has a bias outside of the module, which PEFT's IA3"
             " does not scale and ours does; use save_pretrained, which merges the adapter."
         )
-    joined = np.ones(target.scale_place(on_inputs=on_inputs).file_shape, first[SCALE].dtype)
+    joined = np.ones(target.place(SCALE).file_shape, first[SCALE].dtype)
     for part, factors in parts:
-        part.scale_place(on_inputs=on_inputs).write(factors[SCALE], joined)
+        part.place(SCALE).write(factors[SCALE], joined)
     return {SCALE: joined}
-
-
-def _scales_inputs(target: Target, adapter: Ia3Config, modules: dict[str, Parts]) -> bool:
-    return target.module in modules and matches_any(adapter.on_inputs, f"{target.path}/kernel")
-
-
-def _vera_tensors(adapter: vera.VeraConfig, modules: dict[str, Parts]) -> dict[str, np.ndarray]:
-    """Returns the vectors of all modules, and the projections that they share.
-
-    Raises:
-      ConfigError: the matrices do not share their projections as PEFT's do.
-    """
-    tensors: dict[str, np.ndarray] = {}
-    joined = {module: _vera_factors(adapter, module, parts) for module, parts in modules.items()}
-    a_RI = max((factors[vera.A] for factors in joined.values()), key=lambda a: a.shape[1])
-    b_OR = max((factors[vera.B] for factors in joined.values()), key=len)
-    for module, factors in joined.items():
-        own_RI = factors[vera.A]
-        shared_RI = a_RI[:, : own_RI.shape[1]]
-        d = factors[vera.D]
-        if not np.array_equal(own_RI, shared_RI):
-            # A new adapter's A is scaled by the number of inputs, which d can do as well.
-            ratio = own_RI.flat[0] / shared_RI.flat[0]
-            if not np.allclose(own_RI, ratio * shared_RI, rtol=1e-5, atol=0):
-                raise _not_shared(module)
-            d = (ratio * d).astype(d.dtype)
-        if not np.array_equal(factors[vera.B], b_OR[: len(factors[vera.B])]):
-            raise _not_shared(module)
-        tensors[ROOT + module + NAMES[vera.D]] = d
-        tensors[ROOT + module + NAMES[vera.SCALE]] = factors[vera.SCALE]
-    shared = {vera.A: a_RI, vera.B: b_OR}
-    if adapter.save_projection:
-        tensors |= {vera_projections.NAMES[name]: x for name, x in shared.items()}
-        return tensors
-    drawn = vera_projections.draw(adapter.seed, adapter.rank, a_RI.shape[1], len(b_OR))
-    if not all(np.array_equal(drawn[name], x) for name, x in shared.items()):
-        raise ConfigError(
-            f"adapter.save_projection=False: PEFT draws other projections from seed={adapter.seed};"
-            " set adapter.save_projection=True."
-        )
-    return tensors
-
-
-def _vera_factors(adapter: vera.VeraConfig, module: str, parts: Parts) -> Factors:
-    """Joins the factors of the matrices that one published module fuses."""
-    target, first = parts[0]
-    if len(parts) < target.kernel.parts:
-        raise _not_shared(module)
-    joined = {}
-    for name, factor in first.items():
-        joined[name] = np.empty(target.place(name, adapter.rank).file_shape, factor.dtype)
-        for part, factors in parts:
-            part.place(name, adapter.rank).write(factors[name], joined[name])
-    for _, factors in parts:
-        for name in (vera.A, vera.D):
-            if not np.array_equal(factors[name], first[name]):
-                raise _not_shared(module)
-    return joined
-
-
-def _not_shared(module: str) -> ConfigError:
-    return ConfigError(
-        f"adapter: {module}: PEFT's VeRA has one A and B for all matrices, and one d for those that"
-        " a module holds, which these are not; use save_pretrained, which merges the adapter."
-    )
-
-
-def _vera_config(adapter: vera.VeraConfig, adapted: list[str], every: list[str]) -> Json:
-    return {
-        "peft_type": "VERA",
-        "r": adapter.rank,
-        "vera_dropout": adapter.dropout,
-        "projection_prng_key": adapter.seed,
-        "save_projection": adapter.save_projection,
-        "bias": "none",
-        "target_modules": shortest_endings(adapted, every, "."),
-        "inference_mode": True,
-    }
 
 
 def _ia3_config(adapted: list[str], on_inputs: list[str], every: list[str]) -> Json:
@@ -299,7 +210,7 @@ def _ia3_config(adapted: list[str], on_inputs: list[str], every: list[str]) -> J
     }
 
 
-def _config(adapter: LoraConfig, ranks: dict[str, int], every: list[str]) -> Json:
+def _lora_config(adapter: LoraConfig, ranks: dict[str, int], every: list[str]) -> Json:
     common = collections.Counter(ranks.values()).most_common(1)[0][0]
     others = {module: rank for module, rank in ranks.items() if rank != common}
 

@@ -55,7 +55,6 @@ LINES = {  # in the order of a group, in which the first imports the most
     "compare": ["../run", "--output=../compare.html"],
     "steps": ["--workdir=../run", "--at=1"],
     "replay": ["--workdir=../run", "--at=1"],
-    "completion": ["bash"],
 }
 ENDS = {"lm-eval": 2}  # without the harness, which is an extra
 PROBED = {"jax_plugins", "libtpu", "orbax", "google"}  # among others

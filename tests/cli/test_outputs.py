@@ -15,8 +15,6 @@ from flaxformer_lite.cli import embed, failures, predict
 from flaxformer_lite.cli.commands import COMMANDS
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files import publish
-from flaxformer_lite.inference.inside.figure import save_figure
-from flaxformer_lite.inference.inside.summary import AttentionMaps
 
 # The arguments that name what a command writes, in a command line without the value.
 OUTPUTS = {
@@ -31,11 +29,8 @@ OUTPUTS = {
     ("compare", "output"): ["m", "--output"],
     ("replay", "output"): ["--workdir=m", "--at=1", "--output"],
 }
-FILES = {"embed": "x.npy", "compare": "x.html", "look": "x.png", "export": "x.onnx"}
+FILES = {"embed": "x.npy", "compare": "x.html", "look": "x.html", "export": "x.onnx"}
 VECTORS = np.random.default_rng(0).standard_normal((300, 40), np.float32)
-MAPS = AttentionMaps(
-    "decoder", "decoder", "decoder", (0,), np.ones((1, 2, 3, 3)) / 3, np.ones((1, 3, 3), bool)
-)
 ROWS = [{"text": f"row {n}", "prediction": "a"} for n in range(5000)]
 
 
@@ -83,9 +78,6 @@ WRITERS = {
     "rows.csv": lambda path: predict.write_rows(path, ROWS),
     "rows.tsv": lambda path: predict.write_rows(path, ROWS),
     "rows.jsonl": lambda path: predict.write_rows(path, ROWS),
-    "maps.png": lambda path: save_figure(path, [MAPS], "a title"),
-    "maps.pdf": lambda path: save_figure(path, [MAPS], "a title"),
-    "maps.svg": lambda path: save_figure(path, [MAPS], "a title"),
 }
 
 

@@ -265,12 +265,13 @@ def test_what_goes_wrong_in_a_reward_is_one_sentence(name, message):
         ("regex", {}, "there is no pattern; give the table a column pattern, or set"),
         ("regex", {"pattern": "("}, "raised error: missing \\), unterminated"),
         ("json_schema", {}, "there is no JSON schema"),
-        ("json_schema", {"schema": {"oneOf": []}}, "the keyword 'oneOf', which is not read"),
+        ("json_schema", {"schema": {"type": "objekt"}}, "the JSON schema is none: 'objekt'"),
+        ("json_schema", {"schema": {"$ref": "http://here/x"}}, "Unresolvable: http://here/x"),
     ],
 )
 def test_what_a_reward_lacks_is_said(name, columns, message):
     with pytest.raises(ConfigError, match=f"reward {name}: .*{message}"):
-        call_reward(name, records_of("a", **columns), 10)
+        call_reward(name, records_of("1", **columns), 10)
 
 
 @pytest.mark.parametrize(

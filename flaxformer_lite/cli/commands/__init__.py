@@ -5,26 +5,12 @@ its packages and say where. These files import no jax, so that `--help` takes 0.
 import the file of a command takes 1.2 (on an AMD EPYC).
 """
 
-import argparse
-
 from flaxformer_lite import registry
 from flaxformer_lite.cli.commands import models, texts, training
-from flaxformer_lite.cli.commands.declare import Command, declare_command
+from flaxformer_lite.cli.commands.declare import Command
 from flaxformer_lite.runtime import invocation
 
 CONFIG_HELP = "a page (gpt2_tiny, gpt2_tiny:rope) or your own file; add --help to list its fields"
-
-
-@declare_command(
-    "print a shell completion script",
-    'eval "$(flaxformer_lite completion bash)"',
-)
-def completion(parser: argparse.ArgumentParser) -> None:
-    """Prints a script with which bash or zsh complete commands, flags, pages and choices.
-
-    Evaluate it in ~/.bashrc or ~/.zshrc; each new shell then has that of the installed version.
-    """
-    parser.add_argument("shell", choices=("bash", "zsh"), help="the shell that reads it")
 
 
 # in the order in which --help lists them; those of contrib follow
@@ -45,7 +31,6 @@ COMMANDS: dict[str, Command] = {
     "replay": training.replay,
     "data": training.data,
     "verify": training.verify,
-    "completion": completion,
 }
 for _name in registry.available("commands"):
     COMMANDS[_name.replace("_", "-")] = getattr(registry.resolve("commands", _name), _name)

@@ -348,13 +348,12 @@ def similar(parser: argparse.ArgumentParser) -> None:
     "show what a model computes on one text, as a page",
     '--model path/to/gpt2 --text "To be, or not to be" --output gpt2.html',
     '--model path/to/t5 --text "translate English to German: I" --output t5.html',
-    '--model runs/gpt2 --text "def __init__(self):" --output attention.png',
 )
 def look(parser: argparse.ArgumentParser) -> None:
     """Shows what a model computes on one text, as a page for any browser.
 
     The page shows attention, logit lens, losses, hidden states, positions and masks, and needs no
-    network. If --output ends in .png, .pdf or .svg, writes a figure of the attention maps instead.
+    network.
     """
     add = parser.add_argument
     add_model(parser, "directory of published weights, or the --workdir of train")
@@ -370,8 +369,8 @@ def look(parser: argparse.ArgumentParser) -> None:
         "--output",
         required=True,
         metavar="FILE",
-        type=command_line.new_file(".html", ".png", ".pdf", ".svg"),
-        help=".html, or .png, .pdf, .svg for attention alone",
+        type=command_line.new_file(".html"),
+        help="page to write, .html",
     )
     add(
         "--max_tokens",

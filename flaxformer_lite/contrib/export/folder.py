@@ -18,11 +18,7 @@ from flaxformer_lite.contrib.export.cases import (
 )
 from flaxformer_lite.contrib.export.onnx import open_onnx, write_onnx
 from flaxformer_lite.contrib.export.programs import ExportProgram, programs_of
-from flaxformer_lite.contrib.export.stablehlo import (
-    open_stablehlo,
-    write_differentiable,
-    write_stablehlo,
-)
+from flaxformer_lite.contrib.export.stablehlo import open_stablehlo, write_stablehlo
 from flaxformer_lite.contrib.export.weights import stored_as, widen_weights
 from flaxformer_lite.nn.adapters.merge import merge_adapter
 from flaxformer_lite.nn.modules.layout import unstack_layers
@@ -38,12 +34,15 @@ class Exported(NamedTuple):
 
     Attributes:
       files: the file of each program, by its name.
-      differences: the largest difference of each program's outputs from ours.
+      differences: the largest difference of each program's outputs from ours, by the file's own
+        weights.
+      losses: the same, from those of the weights in float32.
       programs: what the files compute.
     """
 
     files: dict[str, Path]
     differences: dict[str, float]
+    losses: dict[str, float]
     programs: list[ExportProgram]
 
 
@@ -56,7 +55,6 @@ def export_model(
     weights: str = "float32",
     rows: Sequence[Sequence[int]] | None = None,
     metadata: Mapping[str, str] | None = None,
-    gradients: bool = False,
 ) -> Exported:
     """Writes a model as files that run without this package.
 
@@ -75,8 +73,6 @@ def export_model(
       weights: what the file stores: `float32`, `float16` or `int8`; arithmetic is in float32.
       rows: ids of texts for the test cases; None makes some up.
       metadata: texts by name, for .onnx files.
-      gradients: whether a .stablehlo file takes the weights as its first argument, has its
-        gradient, and has the weights beside it as params.npz, in float32.
 
     Raises:
       ConfigError: the model cannot be exported, or what the files compute is not what it computes.
@@ -89,15 +85,11 @@ def export_model(
     model, params = merge_adapter(model, dict(params))
     params = unstack_layers(params)
     programs = programs_of(model, layers)
-    if gradients and (path.suffix != ".stablehlo" or weights != "float32"):
-        raise ConfigError("gradients: only .stablehlo files have them, with weights in float32.")
     stored = stored_as(weights, params)
     made = {program.name: _file_of(path, program, programs) for program in programs}
     for program in programs:
         if path.suffix == ".onnx":
             write_onnx(made[program.name], program, stored, metadata=metadata)
-        elif gradients:
-            write_differentiable(made[program.name], program, params)
         else:
             write_stablehlo(made[program.name], program, stored)
     start = model.cfg.decoder_start_token_id or 0
@@ -106,7 +98,10 @@ def export_model(
     if longest is not None and programs[0].name == "decode":
         texts = [row[: longest - 1] for row in texts]  # a case reads one token more
     save_cases(path.parent / CASES, make_cases(programs, widen_weights(stored), texts, start=start))
-    return Exported(made, check_files(path), programs)
+    differences = check_files(path)
+    exact = make_cases(programs, params, texts, start=start)
+    losses = largest_difference(exact, open_files(made))
+    return Exported(made, differences, losses, programs)
 
 
 def check_files(path: str | Path) -> dict[str, float]:

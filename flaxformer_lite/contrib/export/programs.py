@@ -11,16 +11,15 @@ import jax.numpy as jnp
 from flax.traverse_util import unflatten_dict
 from jax import export
 
-from flaxformer_lite.config import ConfigError, ModelConfig, plugin_name
-from flaxformer_lite.contrib.export.any_length import for_any_length
+from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.contrib.export.all_experts import with_all_experts
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.models.skeletons.outputs import Output
 from flaxformer_lite.nn.functions.activations import TORCH_ACTIVATIONS
 from flaxformer_lite.nn.functions.pooling import pool, to_unit_length
 from flaxformer_lite.nn.functions.sharding import ActivationSharding
-from flaxformer_lite.nn.modules.cache import Cache, LayerCache, StateCache
-from flaxformer_lite.nn.positions.encoding import list_hooks
+from flaxformer_lite.nn.modules.cache import Cache, LayerCache
 from flaxformer_lite.pretrained.sentences import SentenceLayers
 from flaxformer_lite.types import Params
 
@@ -112,7 +111,7 @@ def _portable(model: nn.Module) -> nn.Module:
         scan=False,
         remat="none",
     )
-    return model.clone(cfg=for_any_length(plain), sharding=Portable())
+    return model.clone(cfg=with_all_experts(plain), sharding=Portable())
 
 
 def _apply(model: nn.Module, params: Params, *arguments: object, **inputs: Any) -> Any:
@@ -225,16 +224,6 @@ class HeadSizes(NamedTuple):
     value: int
 
 
-class StateSizes(NamedTuple):
-    """The sizes of the arrays of one recurrent layer's state, [batch, size], and their dtypes."""
-
-    sizes: tuple[int, ...]
-    dtypes: tuple[jnp.dtype, ...]
-
-
-Sizes = list[HeadSizes | StateSizes]
-
-
 def _decode(model: nn.Module) -> ExportProgram:
     """Reads the tokens that follow those of the cache."""
     sizes = _cache_sizes(model)
@@ -296,22 +285,10 @@ def _decode_target(model: nn.Module, encode: ExportProgram) -> ExportProgram:
       encode: the program that reads the source.
     """
     sizes = _cache_sizes(model)
-    counts_tokens = any(isinstance(layer, HeadSizes) for layer in sizes)
-    if not counts_tokens and "embed" in list_hooks(model.cfg.position):
-        raise ConfigError(
-            f"family={model.cfg.family!r}, position.name={plugin_name(model.cfg.position)!r}: the"
-            " states of a recurrent decoder do not tell a file how many tokens they have read;"
-            " serve the folder that convert writes, or train with position.name=nope."
-        )
-    if counts_tokens:
-        names = "batch_size, slots, length, source"
-        batch, slots, length, source = export.symbolic_shape(names, constraints=ROOM)
-        past = slots - length
-    else:  # a symbol must be the size of an input, and states have no slots
-        batch, length, source = export.symbolic_shape("batch_size, length, source")
-        past = 0
+    names = "batch_size, slots, length, source"
+    batch, slots, length, source = export.symbolic_shape(names, constraints=ROOM)
     inputs = {"input_ids": _ids((batch, length)), "encoder_attention_mask": _ids((batch, source))}
-    inputs |= _past(model, sizes, batch, past)
+    inputs |= _past(model, sizes, batch, slots - length)
     for name, spec in _of_small_batch(model, encode).items():
         if name.startswith("source_key_values."):
             _, heads, _, size = spec.shape
@@ -348,43 +325,34 @@ def _of_small_batch(model: nn.Module, encode: ExportProgram) -> dict[str, jax.Sh
     return jax.eval_shape(encode.function, params, {name: _ids((2, 3)) for name in encode.inputs})
 
 
-def _cache_sizes(model: nn.Module) -> Sizes:
+def _cache_sizes(model: nn.Module) -> list[HeadSizes]:
     """Returns the sizes of what each layer of the decoder keeps.
 
     Raises:
-      ConfigError: a layer keeps neither keys and values nor a recurrent state.
+      ConfigError: a layer keeps something other than keys and values.
     """
     cfg = model.cfg
     layers = jax.eval_shape(lambda: build_layers.init_cache(cfg, 2, 2))
-    sizes: Sizes = []
+    sizes = []
     for layer in layers:
-        if isinstance(layer, LayerCache):
-            key = layer.k_BKSH.shape
-            sizes.append(HeadSizes(key[1], key[3], layer.v_BKSH.shape[3]))
-        elif isinstance(layer, StateCache):
-            shapes = tuple(x.shape[1] for x in layer.state)
-            sizes.append(StateSizes(shapes, tuple(x.dtype for x in layer.state)))
-        else:
+        if not isinstance(layer, LayerCache):
             raise ConfigError(
-                f"family={cfg.family!r}: layers that keep something other than keys and values or a"
-                " recurrent state are not exported; serve the folder that convert writes."
+                f"family={cfg.family!r}: layers that keep something other than keys and values are"
+                " not exported; serve the folder that convert writes."
             )
+        key = layer.k_BKSH.shape
+        sizes.append(HeadSizes(key[1], key[3], layer.v_BKSH.shape[3]))
     return sizes
 
 
 def _past(
-    model: nn.Module, sizes: Sizes, batch: Size, slots: Size
+    model: nn.Module, sizes: list[HeadSizes], batch: Size, slots: Size
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns keys and values of `slots` tokens, as transformers.js names them, and states."""
+    """Returns keys and values of `slots` tokens, as transformers.js names them."""
     dtype = jnp.dtype(model.cfg.dtype)
     specs = {}
     for number, layer in enumerate(sizes):
         name = f"past_key_values.{number}"
-        if isinstance(layer, StateSizes):
-            for part, (size, state_dtype) in enumerate(zip(*layer, strict=True)):
-                spec = jax.ShapeDtypeStruct((batch, size), state_dtype)
-                specs[f"{name}.state.{part}"] = spec
-            continue
         key = (batch, layer.heads, slots, layer.key)
         value = (batch, layer.heads, slots, layer.value)
         specs[f"{name}.key"] = jax.ShapeDtypeStruct(key, dtype)
@@ -393,20 +361,13 @@ def _past(
 
 
 def _held(arrays: Arrays) -> Size:
-    """Returns the number of tokens that the cache holds.
-
-    A cache that has only states does not show it. A model without positions then reads only whether
-    it is 0, at the start of a text.
-    """
+    """Returns the number of tokens that the cache holds."""
     if "attention_mask" in arrays:
         return arrays["attention_mask"].shape[1] - arrays["input_ids"].shape[1]
-    for name, x in arrays.items():
-        if name.startswith("past_key_values.") and name.endswith(".key"):
-            return x.shape[2]
-    return 1
+    return arrays["past_key_values.0.key"].shape[2]
 
 
-def _cache(sizes: Sizes, arrays: Arrays) -> list[LayerCache | StateCache]:
+def _cache(sizes: list[HeadSizes], arrays: Arrays) -> list[LayerCache]:
     """Builds caches of the tokens before, with room for those of this call."""
     length = arrays["input_ids"].shape[1]
 
@@ -415,29 +376,19 @@ def _cache(sizes: Sizes, arrays: Arrays) -> list[LayerCache | StateCache]:
         room_BKTH = jnp.zeros((batch, heads, length, size), past_BKPH.dtype)
         return jnp.concatenate([past_BKPH, room_BKTH], axis=2)
 
-    layers: list[LayerCache | StateCache] = []
-    slots = _held(arrays) + length
+    layers = []
     held = jnp.asarray(_held(arrays), jnp.int32)
-    for number, layer in enumerate(sizes):
+    for number in range(len(sizes)):
         name = f"past_key_values.{number}"
-        if isinstance(layer, StateSizes):
-            parts = range(len(layer.sizes))
-            state = tuple(arrays[f"{name}.state.{part}"] for part in parts)
-            layers.append(StateCache(state, held, slots=slots))
-        else:
-            key = with_room(arrays[f"{name}.key"])
-            layers.append(LayerCache(key, with_room(arrays[f"{name}.value"]), held))
+        key = with_room(arrays[f"{name}.key"])
+        layers.append(LayerCache(key, with_room(arrays[f"{name}.value"]), held))
     return layers
 
 
 def _present(cache: Cache | None) -> dict[str, jax.Array]:
-    """Returns the keys and values, and the states, after a call."""
+    """Returns the keys and values after a call."""
     fields = {}
     for number, layer in enumerate(cache or ()):
-        if isinstance(layer, StateCache):
-            for part, x in enumerate(layer.state):
-                fields[f"present.{number}.state.{part}"] = x
-            continue
         assert isinstance(layer, LayerCache), "_cache_sizes has looked"
         fields[f"present.{number}.key"] = layer.k_BKSH
         fields[f"present.{number}.value"] = layer.v_BKSH
@@ -448,7 +399,7 @@ def _of_source(cache: Cache) -> dict[str, jax.Array]:
     """Returns the keys and values of the encoder's output in all layers of the decoder."""
     fields = {}
     for number, layer in enumerate(cache):
-        assert isinstance(layer, LayerCache | StateCache), "_cache_sizes has looked"
+        assert isinstance(layer, LayerCache), "_cache_sizes has looked"
         assert layer.cross_k_BKSH is not None, "the call had the encoder's output"
         assert layer.cross_v_BKSH is not None, "the call had the encoder's output"
         fields[f"source_key_values.{number}.key"] = layer.cross_k_BKSH

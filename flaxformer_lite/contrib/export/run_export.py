@@ -8,8 +8,6 @@ from flaxformer_lite.cli.open_model import Opened, folder_of, open_named_model, 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.contrib.export import run_page
 from flaxformer_lite.contrib.export.folder import CASES, SUFFIXES, check_files, export_model
-from flaxformer_lite.contrib.export.measured_texts import TEXTS, cost_of, read_texts
-from flaxformer_lite.contrib.export.stablehlo import PARAMS
 from flaxformer_lite.files.publish import check_writable, new_directory
 from flaxformer_lite.inference.embed import limit_of, token_rows
 from flaxformer_lite.model_details import load_labels, load_sentence_layers
@@ -17,6 +15,11 @@ from flaxformer_lite.pretrained.save import write_companions
 from flaxformer_lite.pretrained.sentences import SentenceLayers
 from flaxformer_lite.save_model import origin_of
 
+TEXTS = (  # of the test cases
+    "The quick brown fox jumps over the lazy dog.",
+    "How fast does light travel?",
+    "Light travels about 300,000 kilometers in a second, which is seven times around the Earth.",
+)
 LABELLED = ("sequence_classification", "token_classification")
 
 
@@ -31,8 +34,6 @@ def run(args: argparse.Namespace) -> None:
         return
     if args.model is None:
         raise ConfigError("--model is missing: pass the model to export, or --check.")
-    if args.gradients and (args.output.suffix != ".stablehlo" or args.weights != "float32"):
-        raise ConfigError("--gradients: is of .stablehlo files with --weights float32.")
     if is_page:
         check_writable(args.output)
         folder = folder_of(args.model)
@@ -40,7 +41,6 @@ def run(args: argparse.Namespace) -> None:
         return
     _check_folder(args.output)
     check_writable(args.output.parent)
-    texts = read_texts(args)
     opened = open_named_model(args, args.head)
     layers = _layers(args, opened.folder)
     with print_warnings():
@@ -58,22 +58,20 @@ def run(args: argparse.Namespace) -> None:
             weights=args.weights,
             rows=[row for row in rows if row] or None,  # some tokenizers know none of our words
             metadata=_metadata(opened, args),
-            gradients=args.gradients,
         )
-        cost = cost_of(args, opened, layers, exported, texts)
         sizes = {program: file.stat().st_size / 1e6 for program, file in exported.files.items()}
     for program, file in exported.files.items():
         print(
             f"{args.output.with_name(file.name)}: {program}, {sizes[program]:,.1f} MB, largest"
             f" difference {exported.differences[program]:.1e}"
         )
-    if cost:
-        print(cost)
+        if args.weights != "float32":
+            print(f"cost of {args.weights}: {exported.losses[program]:.1e} from float32")
 
 
 def _is_kept(name: str) -> bool:
     """Returns whether a file is kept, as exports write no such file."""
-    return name != PARAMS and Path(name.removesuffix(".data")).suffix not in SUFFIXES
+    return Path(name.removesuffix(".data")).suffix not in SUFFIXES
 
 
 def _check_folder(output: Path) -> None:

@@ -12,7 +12,6 @@ from flaxformer_lite.cli.open_model import Opened, open_named_model, print_warni
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.contrib.export import page
 from flaxformer_lite.contrib.export.folder import export_model
-from flaxformer_lite.contrib.export.measured_texts import cost_of, read_texts
 from flaxformer_lite.contrib.export.page import PageTask
 from flaxformer_lite.contrib.export.programs import programs_of
 from flaxformer_lite.contrib.export.weights import stored_as, widen_weights
@@ -61,7 +60,6 @@ def run(args: argparse.Namespace, folder: Path, layers: SentenceLayers | None) -
       layers: those of a sentence model, if the page is to have them.
     """
     libraries = page.load_libraries(Path(args.runtime))
-    texts = read_texts(args)
     with print_warnings():
         parts = _parts(args, folder, layers)
         opened = parts.opened
@@ -79,7 +77,6 @@ def run(args: argparse.Namespace, folder: Path, layers: SentenceLayers | None) -
                 rows=[ids for _, ids in parts.texts],
             )
             model = file.read_bytes()
-            cost = cost_of(args, opened, parts.layers, exported, texts)
     count = sum(x.size for x in jax.tree.leaves(opened.params))
     rendered = page.render_page(
         model,
@@ -98,8 +95,9 @@ def run(args: argparse.Namespace, folder: Path, layers: SentenceLayers | None) -
         f"{args.output}: {parts.task.task}, {len(rendered) / 1e6:,.1f} MB, largest difference"
         f" {difference:.1e}"
     )
-    if cost:
-        print(cost)
+    if args.weights != "float32":
+        (loss,) = exported.losses.values()
+        print(f"cost of {args.weights}: {loss:.1e} from float32")
 
 
 def _parts(args: argparse.Namespace, folder: Path, layers: SentenceLayers | None) -> Parts:

@@ -46,57 +46,15 @@ def _table(published: str) -> Row:
     return Row(published, "as_is")
 
 
-def _layer(names: Mapping[str, str], into: str = "in", out: str = "out") -> dict[str, Row]:
-    """Returns the rows of keras_hub.layers.TransformerEncoder and TransformerDecoder."""
-    attention = "_self_attention_layer"
-    return {
-        f"{attention}/query_dense": Row(names["query"], into),
-        f"{attention}/key_dense": Row(names["key"], into),
-        f"{attention}/value_dense": Row(names["value"], into),
-        f"{attention}/output_dense": Row(names["out"], out),
-        "_self_attention_layer_norm": _norm(names["attention_norm"]),
-        "_feedforward_intermediate_dense": Row(names["up"], into),
-        "_feedforward_output_dense": Row(names["down"], into),
-        "_feedforward_layer_norm": _norm(names["mlp_norm"]),
-    }
-
-
-BERT_LAYER = _layer(
-    {
-        "query": "attention.self.query",
-        "key": "attention.self.key",
-        "value": "attention.self.value",
-        "out": "attention.output.dense",
-        "attention_norm": "attention.output.LayerNorm",
-        "up": "intermediate.dense",
-        "down": "output.dense",
-        "mlp_norm": "output.LayerNorm",
-    }
-)
-GPT2_LAYER = _layer(
-    {
-        "query": "attn.c_attn/query",
-        "key": "attn.c_attn/key",
-        "value": "attn.c_attn/value",
-        "out": "attn.c_proj",
-        "attention_norm": "ln_1",
-        "up": "mlp.c_fc",
-        "down": "mlp.c_proj",
-        "mlp_norm": "ln_2",
-    },
-    into="conv",
-    out="conv_out",
-)
-LLAMA_LAYER = {
-    "_self_attention_layer/_query_dense": Row("self_attn.q_proj"),
-    "_self_attention_layer/_key_dense": Row("self_attn.k_proj"),
-    "_self_attention_layer/_value_dense": Row("self_attn.v_proj"),
-    "_self_attention_layer/_output_dense": Row("self_attn.o_proj", "out"),
-    "_self_attention_layernorm": _norm("input_layernorm"),
-    "_feedforward_layernorm": _norm("post_attention_layernorm"),
-    "_feedforward_gate_dense": Row("mlp.gate_proj"),
-    "_feedforward_intermediate_dense": Row("mlp.up_proj"),
-    "_feedforward_output_dense": Row("mlp.down_proj"),
+BERT_LAYER = {
+    "_self_attention_layer/query_dense": Row("attention.self.query"),
+    "_self_attention_layer/key_dense": Row("attention.self.key"),
+    "_self_attention_layer/value_dense": Row("attention.self.value"),
+    "_self_attention_layer/output_dense": Row("attention.output.dense", "out"),
+    "_self_attention_layer_norm": _norm("attention.output.LayerNorm"),
+    "_feedforward_intermediate_dense": Row("intermediate.dense"),
+    "_feedforward_output_dense": Row("output.dense"),
+    "_feedforward_layer_norm": _norm("output.LayerNorm"),
 }
 GEMMA_LAYER = {
     "attention/query_dense": Row("self_attn.q_proj", "in_heads_first"),
@@ -236,21 +194,6 @@ def _roberta(fields: Fields) -> Json:
     }
 
 
-def _gpt2(fields: Fields) -> Json:
-    return {
-        "model_type": "gpt2",
-        "vocab_size": fields.take("vocabulary_size"),
-        "n_positions": fields.take("max_sequence_length"),
-        "n_embd": fields.take("hidden_dim"),
-        "n_layer": fields.take("num_layers"),
-        "n_head": fields.take("num_heads"),
-        "n_inner": fields.take("intermediate_dim"),
-        "activation_function": "gelu_new",
-        "layer_norm_epsilon": 1e-5,
-        "resid_pdrop": fields.take("dropout", 0.1),
-    }
-
-
 def _t5(fields: Fields) -> Json:
     d_model = fields.take("hidden_dim")
     heads = fields.take("num_heads")
@@ -293,51 +236,13 @@ def _activation(fields: Fields) -> str:
     return known[name]
 
 
-def _decoder(fields: Fields) -> Json:
-    return _sizes(fields) | {
+def _gemma(fields: Fields) -> Json:
+    config = _sizes(fields)
+    config |= {
+        "intermediate_size": config["intermediate_size"] // 2,  # theirs counts gate and up
         "num_attention_heads": fields.take("num_query_heads"),
         "num_key_value_heads": fields.take("num_key_value_heads"),
         "rms_norm_eps": fields.take("layer_norm_epsilon"),
-    }
-
-
-def _llama(fields: Fields) -> Json:
-    fields.only("rope_position_scaling_factor", 1.0)
-    config = _decoder(fields) | {
-        "model_type": "llama",
-        "hidden_act": "silu",
-        "tie_word_embeddings": bool(fields.take("tie_word_embeddings", False)),
-        "rope_theta": float(fields.take("rope_max_wavelength")),
-        "max_position_embeddings": LLAMA_LENGTH,
-    }
-    factor = fields.take("rope_frequency_adjustment_factor", 0)
-    scaling = {
-        "rope_type": "llama3",
-        "factor": factor and float(factor),
-        "low_freq_factor": fields.take("rope_low_freq_factor", 0),
-        "high_freq_factor": fields.take("rope_high_freq_factor", 0),
-        "original_max_position_embeddings": fields.take("rope_pretraining_sequence_length", 0),
-    }
-    return config | ({"rope_scaling": scaling} if factor else {})
-
-
-def _mistral(fields: Fields) -> Json:
-    fields.only("rope_scaling_factor", 1.0)
-    config = _decoder(fields) | {
-        "model_type": "mistral",
-        "hidden_act": "silu",
-        "tie_word_embeddings": False,
-        "rope_theta": float(fields.take("rope_max_wavelength")),
-        "sliding_window": fields.take("sliding_window", 0) or None,
-    }
-    head_dim = fields.take("head_dim", 0)
-    return config | ({"head_dim": head_dim} if head_dim else {})
-
-
-def _gemma(fields: Fields) -> Json:
-    config = _decoder(fields)
-    config |= {
-        "intermediate_size": config["intermediate_size"] // 2,  # theirs counts gate and up
         "model_type": "gemma",
         "head_dim": fields.take("head_dim"),
         "hidden_act": "gelu_pytorch_tanh",
@@ -381,18 +286,12 @@ def _gemma(fields: Fields) -> Json:
 
 
 ROBERTA_PADDING = 2  # rows of transformers' positions that KerasHub does not keep
-LLAMA_LENGTH = 8192  # max_length: no preset has it, and nothing that is computed depends on it
 TABLES = (("weight", "as_is"), ("lm_head.weight", "in"))  # the second if they are not tied
 MASKED_LM = {
     "layers/masked_lm_head/_intermediate_dense": Row("lm_head.dense"),
     "layers/masked_lm_head/_intermediate_layer_norm": _norm("lm_head.layer_norm"),
     "layers/masked_lm_head": Row("lm_head", arrays=(("bias", "bias"),)),
 }
-ENDS_OF_LLAMA = {
-    "layers/reversible_embedding": Row("embed_tokens", arrays=TABLES),
-}
-SENTENCEPIECE = {"vocabulary.spm": "tokenizer.model"}
-BYTE_PAIRS = {"vocabulary.json": "vocab.json", "merges.txt": "merges.txt"}
 KINDS = {
     "BertBackbone": Kind(
         _bert,
@@ -425,7 +324,7 @@ KINDS = {
         },
         "RobertaModel",
         {"tokenizer_class": "RobertaTokenizer"},
-        BYTE_PAIRS,
+        {"vocabulary.json": "vocab.json", "merges.txt": "merges.txt"},
         {
             "MaskedLM": ("RobertaForMaskedLM", MASKED_LM),
             "TextClassifier": (
@@ -436,20 +335,6 @@ KINDS = {
                 },
             ),
         },
-    ),
-    "GPT2Backbone": Kind(
-        _gpt2,
-        "transformer_decoder",
-        lambda config: {"h": GPT2_LAYER},
-        {
-            "layers/reversible_embedding": _table("wte"),
-            "layers/position_embedding": _table("wpe"),
-            "layers/layer_normalization": _norm("ln_f"),
-        },
-        "GPT2LMHeadModel",
-        {"tokenizer_class": "GPT2Tokenizer"},
-        BYTE_PAIRS,
-        {"CausalLM": ("GPT2LMHeadModel", {})},
     ),
     "T5Backbone": Kind(
         _t5,
@@ -468,26 +353,6 @@ KINDS = {
         {"vocabulary.spm": "spiece.model"},
         {"Seq2SeqLM": ("T5ForConditionalGeneration", {})},
     ),
-    "LlamaBackbone": Kind(
-        _llama,
-        "llama_transformer_decoder",
-        lambda config: {"layers": LLAMA_LAYER},
-        ENDS_OF_LLAMA | {"layers/llama_layer_norm": _norm("norm")},
-        "LlamaForCausalLM",
-        {"tokenizer_class": "LlamaTokenizer"},
-        SENTENCEPIECE,
-        {"CausalLM": ("LlamaForCausalLM", {})},
-    ),
-    "MistralBackbone": Kind(
-        _mistral,
-        "mistral_transformer_decoder",
-        lambda config: {"layers": LLAMA_LAYER},
-        ENDS_OF_LLAMA | {"layers/mistral_layer_normalization": _norm("norm")},
-        "MistralForCausalLM",
-        {"tokenizer_class": "LlamaTokenizer"},
-        SENTENCEPIECE,
-        {"CausalLM": ("MistralForCausalLM", {})},
-    ),
     "GemmaBackbone": Kind(
         _gemma,
         "gemma_decoder_block",
@@ -500,16 +365,7 @@ KINDS = {
         },
         "GemmaForCausalLM",
         {"tokenizer_class": "GemmaTokenizer"},
-        SENTENCEPIECE,
+        {"vocabulary.spm": "tokenizer.model"},
         {"CausalLM": ("GemmaForCausalLM", {})},
     ),
 }
-KINDS["Llama3Backbone"] = dataclasses.replace(
-    KINDS["LlamaBackbone"],
-    tokenizer={
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": "<|begin_of_text|>",
-        "eos_token": "<|end_of_text|>",
-    },
-    files=BYTE_PAIRS,
-)

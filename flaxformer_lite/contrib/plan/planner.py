@@ -9,7 +9,7 @@ import jax
 from flaxformer_lite import sharding
 from flaxformer_lite.analysis import hlo
 from flaxformer_lite.config import ExperimentConfig
-from flaxformer_lite.contrib.plan import analytic, aot, costs, kernels, lints
+from flaxformer_lite.contrib.plan import aot, costs, kernels, lints
 from flaxformer_lite.contrib.plan.topology import Topology
 from flaxformer_lite.data import dummy
 from flaxformer_lite.files.read import Json
@@ -32,7 +32,6 @@ class Plan:
       model_flops, executed_flops: FLOPs of all chips together, without and with recomputation.
       seconds: time with all traffic hidden behind the computation, and with none hidden.
       scheduled: time with the traffic hidden that is scheduled beside computation.
-      timed_by: source of the times: the compiler's cycles, or data sheets.
       utilisation: share of the peak, by the model's FLOPs, at the longer and at the shorter time.
       largest: the three largest costs, in seconds.
       unknown_loops: loops with an unknown number of iterations, counted once.
@@ -60,7 +59,6 @@ class Plan:
     exchanges: tuple[costs.Exchange, ...]
     seconds: tuple[float, float] | None
     scheduled: float | None
-    timed_by: str
     utilisation: tuple[float, float] | None
     largest: tuple[tuple[str, float], ...]
     unknown_loops: int
@@ -73,12 +71,12 @@ class Plan:
 
 
 def make(cfg: ExperimentConfig, topology: Topology, *, compiler: bool = True) -> Plan:
-    """Plans a run with a compiler for the machine if there is one, else analytically.
+    """Plans a run with a compiler for the machine if there is one, else its memory by formulas.
 
     Args:
       cfg: the experiment; no data is opened.
       topology: the machine.
-      compiler: False asks for the analytic plan.
+      compiler: False asks for the plan by formulas.
 
     Raises:
       ConfigError: config, mesh and machine do not fit each other.
@@ -102,11 +100,10 @@ def build(cfg: ExperimentConfig, topology: Topology, *, described: bool) -> Prog
 
 
 def analytic_plan(program: Program, topology: Topology, reason: str) -> Plan:
-    """Makes a plan from data sheets; `reason` is why no compiler made it."""
+    """Makes a plan of memory alone; `reason` is why no compiler made one of time too."""
     needs = memory.analytic(program)
-    cost = analytic.of(program, topology.chip)
-    how = f"analytic ({reason}); sizes are exact, activations, traffic and time are estimates"
-    return _plan(program, topology, how, needs.total <= topology.chip.memory, needs, cost)
+    how = f"analytic ({reason}); sizes are exact, activations are an estimate, times are unknown"
+    return _plan(program, topology, how, needs.total <= topology.chip.memory, needs, None)
 
 
 def _compiled(program: Program, topology: Topology) -> Plan:
@@ -178,9 +175,6 @@ def _plan(
             "unknown_loops": cost.unknown,
             "untimed": cost.untimed,
         }
-    timed_by = "from data sheets"
-    if compile_seconds is not None and chip.clock:
-        timed_by = "the compiler's estimate"
     return Plan(
         topology=topology.name,
         chips=chips,
@@ -200,7 +194,6 @@ def _plan(
         excess=excess,
         model_flops=program.flops_per_step,
         executed_flops=programs.executed_flops(program),
-        timed_by=timed_by,
         warnings=warnings,
         compile_seconds=compile_seconds,
         **timing,

@@ -84,8 +84,8 @@ def _time(plan: Plan) -> Rows:
     worst, best = plan.utilisation
     largest = "; ".join(f"{what} {duration(cost)}" for what, cost in plan.largest)
     time = (
-        f"{duration(low)} to {duration(high)} ({plan.timed_by}: traffic hidden, or not at all; not"
-        " measured)"
+        f"{duration(low)} to {duration(high)} (the compiler's estimate: traffic hidden, or not at"
+        " all; not measured)"
     )
     utilisation = (
         f"{worst:.0%} to {best:.0%} of the peak; {plan.tokens / high / plan.chips:,.0f} to"

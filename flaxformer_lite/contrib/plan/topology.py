@@ -26,7 +26,6 @@ class Chip:
       axes: number of axes of the torus, or 1.
       clock: Hz of the matrix units, derived as peak / FLOPs per cycle, as makers do not publish it.
         0: not known.
-      node: number of accelerators that `link` connects without the network; 0 for all.
     """
 
     name: str
@@ -38,7 +37,6 @@ class Chip:
     network: float
     axes: int = 1
     clock: float = 0.0
-    node: int = 0
 
 
 _LISTED = (
@@ -47,9 +45,9 @@ _LISTED = (
     Chip("v5e", "tpu", 15.75 * GIB, 0.82e12, 197e12, 90e9, 6.25e9, 2, 1.5e9),
     Chip("v5p", "tpu", 95.74 * GIB, 2.77e12, 459e12, 180e9, 6.25e9, 3, 1.75e9),
     Chip("v6e", "tpu", 31.25 * GIB, 1.64e12, 918e12, 180e9, 12.5e9, 2, 1.75e9),
-    Chip("a100", "gpu", 77 * GIB, 2.04e12, 312e12, 600e9, 25e9, node=8),
-    Chip("h100", "gpu", 77 * GIB, 3.35e12, 989e12, 900e9, 50e9, node=8),
-    Chip("h200", "gpu", 138 * GIB, 4.8e12, 989e12, 900e9, 50e9, node=8),
+    Chip("a100", "gpu", 77 * GIB, 2.04e12, 312e12, 600e9, 25e9),
+    Chip("h100", "gpu", 77 * GIB, 3.35e12, 989e12, 900e9, 50e9),
+    Chip("h200", "gpu", 138 * GIB, 4.8e12, 989e12, 900e9, 50e9),
 )
 CHIPS = {chip.name: chip for chip in _LISTED}
 ALIASES = {"v5litepod": "v5e", "v5lite": "v5e", "v6litepod": "v6e", "v5": "v5p"}

@@ -1,7 +1,7 @@
 """Reads checkpoints of T5X and of flaxformer, which no longer install.
 
-Tested against flaxformer's own modules of April 2024 with random weights (its BERT, decoders alone
-and T5, tests/contrib/t5x/test_flaxformer.py), and against checkpoints in T5X's layout made of
+Tested against flaxformer's own modules of April 2024 with random weights (T5, LongT5 and Switch,
+tests/contrib/t5x/test_flaxformer.py), and against checkpoints in T5X's layout made of
 published models of each kind. Not tested against a checkpoint that T5X itself wrote, or
 against Google's published ones, which could not be fetched.
 """

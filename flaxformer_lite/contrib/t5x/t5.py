@@ -190,11 +190,6 @@ def open_weights(checkpoint: Checkpoint, config: Json) -> dict[str, Tensor]:
     return tensors
 
 
-def is_one(arrays: Mapping[str, Readable]) -> bool:
-    """Returns whether the arrays have an encoder of T5's kind."""
-    return any(re.fullmatch(r"(encoder/)?encoder_norm/scale", path) for path in arrays)
-
-
 def _by_layer(checkpoint: Checkpoint) -> dict[str, Readable]:
     """Returns the parameters of each layer; an encoder alone gets the paths of both sides."""
     if "encoder_norm/scale" in checkpoint.arrays:
@@ -210,10 +205,13 @@ def _by_layer(checkpoint: Checkpoint) -> dict[str, Readable]:
 def _check_parts(checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Refuses models that have no class in transformers, and says why."""
     has_decoder = any(path.startswith("decoder/") for path in shapes)
-    needed = [TABLE, "encoder/encoder_norm/scale"]
+    needed = [TABLE]
     if has_decoder:
         needed.append("decoder/decoder_norm/scale")
     where = f"{checkpoint.place}: a checkpoint of T5X"
+    if "encoder/encoder_norm/scale" not in shapes:
+        names = quote_value(sorted({path.split("/")[0] for path in shapes}))
+        raise WeightsError(f"{where} whose parameters are {names}; {READABLE}.")
     for side in SIDES:
         if has_decoder and f"{side}/{TABLE}" in shapes:
             raise WeightsError(

@@ -16,7 +16,7 @@ import numpy as np
 
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.inference.inside.position_tables import PositionTable
-from flaxformer_lite.inference.inside.summary import AttentionMaps, ExpertMaps, GateMaps, Inside
+from flaxformer_lite.inference.inside.summary import AttentionMaps, ExpertMaps, Inside
 
 Spell = Callable[[int], str]
 
@@ -57,7 +57,6 @@ def page_data(inside: Inside, spell: Spell) -> Json:
         "losses": _losses(inside, spell),
         "norms": [_norms(side, norms_LT, words[side]) for side, norms_LT in inside.norms.items()],
         "experts": [_experts(maps, words[maps.sequence]) for maps in inside.experts],
-        "gates": [_gates(maps, words[maps.sequence]) for maps in inside.gates],
         "positions": list(map(_positions, inside.positions)),
     }
 
@@ -164,15 +163,6 @@ def _positions(table: PositionTable) -> Json:
         "rows": table.rows,
         "columns": table.columns,
         "values": pack(table.values_RC),
-    }
-
-
-def _gates(maps: GateMaps, words: list[str]) -> Json:
-    return {
-        "name": f"{maps.sequence}, {maps.cell}",
-        "rows": list(maps.gates),
-        "columns": words,
-        "values": pack(maps.open_GT, bits=16),
     }
 
 

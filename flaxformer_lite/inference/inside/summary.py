@@ -1,4 +1,4 @@
-"""The inside of a model on one text, as a record that pages and figures are drawn from."""
+"""The inside of a model on one text, as a record that pages are drawn from."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,8 +7,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax.traverse_util import flatten_dict
-from scipy.special import expit
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.inference.inside.capture import capture, names_of
@@ -28,12 +26,9 @@ from flaxformer_lite.inference.inside.token_losses import (
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.nn.feed_forwards.moe import ROUTER_BIAS, MoeConfig
 from flaxformer_lite.nn.functions import masks
-from flaxformer_lite.nn.modules.layout import unstack_layers
-from flaxformer_lite.types import Arrays, Params
+from flaxformer_lite.types import Params
 
 CROSS = "cross_attention"
-# The gates of recurrent cells that are between 0 and 1, by their place among the cell's gates.
-GATES = {"lstm": {"input": 0, "forget": 1, "output": 3}, "gru": {"reset": 0, "update": 1}}
 OWN = ("masked_lm", "pretraining")  # heads that predict the tokens that stand there, not the next
 
 
@@ -71,23 +66,6 @@ class ExpertMaps:
 
 
 @dataclass(frozen=True)
-class GateMaps:
-    """How far the gates of a recurrent layer are open at each token.
-
-    Attributes:
-      sequence: the tokens, of `encoder` or `decoder`.
-      cell: its layer and direction, such as "layer 0, forward".
-      gates: their names.
-      open_GT: float32, the mean over the units of a layer.
-    """
-
-    sequence: str
-    cell: str
-    gates: tuple[str, ...]
-    open_GT: np.ndarray
-
-
-@dataclass(frozen=True)
 class Inside:
     """The record of what a model computes on one text.
 
@@ -101,7 +79,6 @@ class Inside:
       norms: L2 norms of the hidden states [layers + 1, T], the embeddings' first, for each
         sequence.
       experts: one entry for each layer with experts.
-      gates: one entry for each direction of a layer that is an LSTM or GRU.
     """
 
     sequences: dict[str, np.ndarray]
@@ -112,7 +89,6 @@ class Inside:
     norms: dict[str, np.ndarray]
     positions: list[PositionTable]
     experts: list[ExpertMaps]
-    gates: list[GateMaps]
 
 
 def look_inside(
@@ -153,9 +129,7 @@ def look_inside(
     weights = [name for name in known if name.endswith("/weights")]
     routers = [name for name in known if name.endswith("/mlp/router")]
     hidden = {side: hidden_names(model, side) for side in running}
-    cells = [name for name in known if name.endswith(("/forward", "/backward"))]
-    cells = [name for name in cells if name.split("/")[2] in GATES]
-    names = [*weights, *routers, *cells, *(f"{name}/input" for name in cells)]
+    names = [*weights, *routers]
     for states in hidden.values():
         names += states.values()
     output, values = jax.jit(lambda params, inputs: capture(model, params, inputs, names))(
@@ -176,8 +150,7 @@ def look_inside(
             losses = masked_losses(model, params, last_T, mask_id, special)
     positions = position_tables(model, params, max(map(len, sequences.values())))
     experts = [_experts(model, params, name, values[name]) for name in routers]
-    gates = _gates(params, cells, values)
-    return Inside(sequences, goals_T, attentions, lens, losses, norms, positions, experts, gates)
+    return Inside(sequences, goals_T, attentions, lens, losses, norms, positions, experts)
 
 
 def _inputs(
@@ -238,28 +211,6 @@ def _experts(model: nn.Module, params: Params, name: str, logits_BTX: jax.Array)
     weights_TX = np.zeros(logits_BTX.shape[1:], np.float32)
     np.put_along_axis(weights_TX, chosen_TA, weights_TA, axis=1)
     return ExpertMaps(side, layer, weights_TX.T)
-
-
-def _gates(params: Params, cells: Sequence[str], values: Arrays) -> list[GateMaps]:
-    """Computes the gates of cells such as `decoder/layer_0/lstm/forward` from their states."""
-    flat = flatten_dict(unstack_layers(params), sep="/")
-    made = []
-    for name in cells:
-        side, layer, kind, direction = name.split("/")
-        inputs_TZU = np.asarray(values[f"{name}/input"], np.float32)[0]
-        before_TU = np.asarray(values[name], np.float32)[0]
-        if direction == "backward":
-            before_TU = np.append(before_TU[1:], np.zeros_like(before_TU[:1]), axis=0)
-        else:
-            before_TU = np.append(np.zeros_like(before_TU[:1]), before_TU[:-1], axis=0)
-        kernel_UZU = np.asarray(flat[f"{name}/kernel"], np.float32)
-        bias_ZU = np.asarray(flat[f"{name}/bias"], np.float32)[: kernel_UZU.shape[1]]
-        sums_TZU = inputs_TZU + bias_ZU[None] + np.einsum("tu,uzv->tzv", before_TU, kernel_UZU)
-        places = [*GATES[kind].values()]
-        open_GT = expit(sums_TZU[:, places]).mean(axis=-1).T
-        cell = f"layer {layer.removeprefix('layer_')}, {direction}"
-        made.append(GateMaps(side, cell, tuple(GATES[kind]), open_GT))
-    return made
 
 
 def _attentions(

@@ -57,16 +57,9 @@ def test_wrong_calls_are_refused(bert, tmp_path, capsys, monkeypatch):
     assert "must end in .onnx or .stablehlo or .html" in refused(
         capsys, "--output", tmp_path / "x.pt"
     )
-    for args in (("x.onnx",), ("x.stablehlo", "--weights", "int8")):
-        told = refused(capsys, "--model", bert, "--gradients", "--output", *args)
-        assert "--gradients: is of .stablehlo files with --weights float32" in told
     told = refused(capsys, "--model", bert, "--output", tmp_path / "x.html", "--runtime", tmp_path)
     assert "npm install onnxruntime-web @huggingface/tokenizers" in told
     assert "checks itself" in refused(capsys, "--check", "--output", tmp_path / "x.html")
-    told = refused(
-        capsys, "--model", bert, "--output", tmp_path / "new/x.onnx", "--data", tmp_path / "none"
-    )
-    assert "--data=" in told and "cannot be read" in told
     assert "--model is missing" in refused(capsys, "--output", tmp_path / "new/model.onnx")
     (tmp_path / "other").mkdir()
     for name in ("small.onnx", "test_cases.npz"):
@@ -75,7 +68,7 @@ def test_wrong_calls_are_refused(bert, tmp_path, capsys, monkeypatch):
     assert "holds small.onnx" in told and "other_model/model.onnx" in told
     told = refused(capsys, "--model", bert, "--output", tmp_path / "other/small.stablehlo")
     assert "holds small.onnx" in told  # whose test cases may be of other weights
-    replaced = ("small.onnx", "m.encode.onnx.data", "params.npz")
+    replaced = ("small.onnx", "m.encode.onnx.data")
     assert not any(run_export._is_kept(name) for name in replaced)
     assert run_export._is_kept("notes.md") and run_export._is_kept("my.data")
 

@@ -7,7 +7,6 @@ import pytest
 from jax import export
 
 from flaxformer_lite import ConfigError, generate
-from flaxformer_lite.contrib.export.any_length import AnyLengthCapacityMoeConfig
 from flaxformer_lite.contrib.export.cases import (
     Case,
     largest_difference,
@@ -19,12 +18,8 @@ from flaxformer_lite.contrib.export.cases import (
 from flaxformer_lite.contrib.export.programs import programs_of
 from flaxformer_lite.contrib.export.stablehlo import open_stablehlo
 from flaxformer_lite.contrib.export.weights import stored_as, widen_weights
-from flaxformer_lite.nn.feed_forwards.capacity_moe import CapacityMoeConfig
 from flaxformer_lite.nn.functions.pooling import pool
 from flaxformer_lite.nn.functions.splade import splade
-from flaxformer_lite.nn.mixers.block_sparse import BlockSparseConfig
-from flaxformer_lite.nn.mixers.local_global import LocalGlobalConfig
-from flaxformer_lite.nn.positions.learned import Learned
 from flaxformer_lite.pretrained.sentences import Dense, SentenceLayers
 from tests.contrib.export.greedy import greedy
 from tests.models.tiny import built, logits_of, small
@@ -56,10 +51,6 @@ def files_of(programs, params):
         pytest.param("gpt2", 2, {"windows": (3, 0)}, marks=pytest.mark.nightly),
         pytest.param("llama", 1, {"num_kv_heads": 2}, marks=pytest.mark.nightly),
         ("t5", 1, {}),
-        pytest.param("recurrent", 1, {}, marks=pytest.mark.nightly),
-        pytest.param("seq2seq_recurrent", 1, {}, marks=pytest.mark.nightly),
-        pytest.param("qwen3_next", 4, {}, marks=pytest.mark.nightly),
-        pytest.param("switch_transformers", 2, {}, marks=pytest.mark.nightly),
         pytest.param("bart", 1, {}, marks=pytest.mark.nightly),
     ],
 )
@@ -94,50 +85,19 @@ def padding_is_not_read(case, run):
     assert np.abs(run("decode", inputs)["logits"] - case.outputs["logits"]).max() < 1e-5
 
 
-@pytest.mark.nightly  # slow, and of two families
 @pytest.mark.parametrize(
-    ("family", "mixer"),
+    ("family", "said"),
     [
-        ("big_bird", BlockSparseConfig(block=2, random_blocks=1)),
-        ("longt5", LocalGlobalConfig(radius=2, global_block=4)),
+        ("longt5", "local_global works by the length"),
+        ("switch_transformers", "capacity_moe works by the length"),
+        ("qwen3_next", "gated_delta works by the length"),
+        ("recurrent", "other than keys and values"),
     ],
 )
-def test_long_texts_are_computed_as_in_blocks(family, mixer):
-    model, params = built(small(family, 1, mixer=mixer, max_length=32))
-    program = programs_of(model)[0]
-    run = files_of([program], params)
-    rng = np.random.default_rng(0)
-    for lengths in ((27, 9, 16), (7,)):  # both sides of what BigBird reads whole
-        inputs = pad_texts(program, [rng.integers(1, 37, length).tolist() for length in lengths])
-        due = jax.jit(program.function)(params, inputs)
-        case = Case("encode", inputs, {name: np.asarray(x) for name, x in due.items()})
-        assert largest_difference([case], run)["encode"] < 1e-5
-
-
-def test_the_capacity_of_experts_is_rounded_as_in_python():
-    for fields in (
-        {},
-        {"eval_capacity_factor": 1.25},
-        {"eval_fraction": 0.375},
-        {"capacity": 3},
-        {"eval_capacity_factor": 1e12},
-    ):
-        cfg = CapacityMoeConfig(num_experts=4, **fields)
-        any_length = AnyLengthCapacityMoeConfig(num_experts=4, **fields)
-
-        def capacity(x, any_length=any_length):
-            return any_length.expert_capacity(x.shape[0], training=False) + 0
-
-        tokens = jax.ShapeDtypeStruct(export.symbolic_shape("tokens"), jnp.float32)
-        rooms = export.export(jax.jit(capacity))(tokens)
-        counts = (1, 2, 3, 4, 5, 7, 8, 13, 16, 29)
-        arrays = [np.zeros(tokens, np.float32) for tokens in counts]
-        found = jax.jit(lambda arrays, rooms=rooms: [rooms.call(x) for x in arrays])(arrays)
-        assert found == [cfg.expert_capacity(tokens, training=False) for tokens in counts]
-    with pytest.raises(ConfigError, match=r"eval_fraction=0\.1.*rounded alike"):
-        AnyLengthCapacityMoeConfig(eval_fraction=0.1).expert_capacity(
-            *export.symbolic_shape("tokens"), training=False
-        )
+def test_parts_that_must_know_a_length_or_keep_states_are_refused(family, said):
+    model, _ = built(small(family, 1))
+    with pytest.raises(ConfigError, match=said):
+        programs_of(model)
 
 
 def test_an_encoder_computes_its_head_and_ignores_padding():
@@ -188,10 +148,6 @@ def test_what_a_file_cannot_know_is_refused():
     layers = SentenceLayers(pooling="mean", include_prompt=False)
     with pytest.raises(ConfigError, match=r"include_prompt=false.*--task encode"):
         programs_of(model, layers)
-    cfg = small("seq2seq_recurrent", 1, position=Learned())
-    model, _ = built(cfg)
-    with pytest.raises(ConfigError, match=r"position.name='learned'.*nope"):
-        programs_of(model)
     model, _ = built(small("gemma", 1, bidirectional_prompt=True))
     with pytest.raises(ConfigError, match="bidirectional_prompt=True: a file cannot tell"):
         programs_of(model)

@@ -14,17 +14,15 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from tokenizers import pre_tokenizers
 
 from flaxformer_lite import load_pretrained, load_tokenizer
 from flaxformer_lite.__main__ import main
-from flaxformer_lite.config import ConfigError
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from tests.marks import daily
 
 STORED = json.loads((Path(__file__).parent / "keras_hub.json").read_text())
 NAMES = [name for name in STORED if name != "keras_hub"]
-DAILY = ["bert_classifier", "roberta_masked_lm", "gpt2", "t5_1_1", "gemma2"]
+DAILY = ["bert_classifier", "roberta_masked_lm", "t5_1_1", "gemma2"]
 INPUTS = {
     "token_ids": "input_ids",
     "padding_mask": "attention_mask",
@@ -93,74 +91,6 @@ def test_convert_says_what_it_found_and_takes_the_tokenizer_along(classifier, tm
         assert load_tokenizer(folder).encode("The \u00c9 Foxes") == [2, 5, 8, 6, 7, 3]
     main(["inspect", str(classifier)])
     assert "KerasHub preset" in capsys.readouterr().out
-
-
-LLAMA3_SPECIAL = (
-    "<|begin_of_text|>",
-    "<|end_of_text|>",
-    "<|start_header_id|>",
-    "<|end_header_id|>",
-    "<|eot_id|>",
-)
-MERGES = ("t h", "th e", "\u0120 the", "1 2", "12 3", "3 4", "\u010a \u010a")
-
-
-@pytest.fixture
-def llama3(tmp_path):
-    folder = write(tmp_path / "preset", "llama3")
-    assets = folder / "assets/tokenizer"
-    assets.mkdir(parents=True)
-    words = sorted(pre_tokenizers.ByteLevel.alphabet())
-    words += [merge.replace(" ", "") for merge in MERGES]
-    words += [*LLAMA3_SPECIAL, "<|reserved_special_token_0|>"]
-    (assets / "vocabulary.json").write_text(json.dumps({word: i for i, word in enumerate(words)}))
-    (assets / "merges.txt").write_text("#version: 0.2\n" + "\n".join(MERGES) + "\n")
-    config = {"class_name": "Llama3Tokenizer", "config": {"add_prefix_space": False}}
-    (folder / "tokenizer.json").write_text(json.dumps(config))
-    return folder
-
-
-def test_the_tokenizer_of_llama3_gives_the_ids_of_keras_hub(llama3, tmp_path):
-    """The ids are those of keras_hub 0.32's Llama3Tokenizer, which adds no start by itself."""
-    main(["convert", str(llama3), str(tmp_path / "out")])
-    expected = {
-        "the the's 1234567\n\n \u00dc!": [
-            257,
-            258,
-            6,
-            82,
-            220,
-            260,
-            19,
-            20,
-            21,
-            22,
-            262,
-            220,
-            127,
-            250,
-            0,
-        ],
-        "THE'S<|eot_id|>the <|": [51, 39, 36, 6, 50, 267, 257, 220, 27, 91],
-    }
-    for folder in (llama3, tmp_path / "out"):
-        tokenizer = load_tokenizer(folder)
-        for text, ids in expected.items():
-            assert tokenizer.encode(text) == [263, *ids]
-
-
-@pytest.mark.parametrize(
-    ("file", "content", "message"),
-    [
-        ("merges.txt", "t h\nq x y\n", "merges.txt: not the merges of vocabulary.json"),
-        ("vocabulary.json", '{"a": 0}', r"without <\|begin_of_text\|>"),
-        ("vocabulary.json", '{"a": ', "vocabulary.json"),
-    ],
-)
-def test_a_damaged_tokenizer_of_llama3_is_one_sentence(llama3, file, content, message):
-    (llama3 / "assets/tokenizer" / file).write_text(content)
-    with pytest.raises((WeightsError, ConfigError), match=message):
-        load_tokenizer(llama3)
 
 
 def edit(folder, **fields):
@@ -243,6 +173,13 @@ def test_what_cannot_be_right_is_refused(classifier, change, message):
         load_pretrained(classifier)
 
 
+def test_what_keras_hub_writes_itself_is_left_to_it(classifier):
+    config = json.loads((classifier / "config.json").read_text())
+    (classifier / "config.json").write_text(json.dumps(config | {"class_name": "GPT2Backbone"}))
+    with pytest.raises(WeightsError, match=r"GPT2Backbone.*not read.*export_to_transformers"):
+        load_pretrained(classifier)
+
+
 def test_without_h5py_a_sentence_says_how_to_install_it(classifier, monkeypatch):
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(WeightsError, match=r"needs h5py: pip install 'flaxformer_lite\[keras\]'"):
@@ -250,9 +187,9 @@ def test_without_h5py_a_sentence_says_how_to_install_it(classifier, monkeypatch)
 
 
 def test_bfloat16_and_several_files(tmp_path):
-    folder = write(tmp_path / "gpt2", "gpt2")
+    folder = write(tmp_path / "gemma", "gemma")
     _, expected = load_pretrained(folder, param_dtype="bfloat16")
-    arrays = STORED["gpt2"]["arrays"][WEIGHTS]
+    arrays = STORED["gemma"]["arrays"][WEIGHTS]
     (folder / WEIGHTS).unlink()
     weight_map = {}
     for number, (path, shape) in enumerate(arrays.items()):

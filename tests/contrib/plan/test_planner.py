@@ -12,7 +12,6 @@ from flaxformer_lite.analysis import hlo
 from flaxformer_lite.config import (
     ConfigError,
     ExperimentConfig,
-    LayerKind,
     MeshConfig,
     TrainConfig,
     from_config_dict,
@@ -58,67 +57,6 @@ def test_sizes_of_a_7b_follow_from_its_shardings(seven):
     assert "analytic (asked for)" in seven.how and seven.compile_seconds is None
 
 
-def test_data_sheets_know_what_wide_meshes_and_recomputation_cost(seven):
-    def made(**mesh):
-        cfg = dataclasses.replace(config("llama_7b"), mesh=MeshConfig(data=-1, **mesh))
-        return planner.make(cfg, topology.parse("v5e:16x16"), compiler=False)
-
-    def over_fsdp(plan):
-        return {one.kind: one.bytes for one in plan.exchanges if one.axes == ("fsdp",)}
-
-    def over_data(plan):
-        return {one.kind: one.bytes for one in plan.exchanges if one.axes == ("data",)}
-
-    assert over_data(seven) == {
-        "all-gather": 2 * 2 * 6738415616 // 16,
-        "reduce-scatter": 2 * 6738415616 // 16,
-    }
-    assert over_data(made(fsdp=16)) == {"all-reduce": 4 * 6738415616 // 16}
-    wide = made(fsdp=64)
-    assert "all-reduce" not in over_fsdp(seven) and "reduce-scatter" not in over_fsdp(wide)
-    gradients = 2 * 6738415616  # in bfloat16
-    assert over_fsdp(seven)["reduce-scatter"] == over_fsdp(wide)["all-reduce"] == gradients
-    assert wide.seconds[0] == seven.seconds[0] and wide.seconds[1] > seven.seconds[1]
-    (compute,) = (seconds for name, seconds in seven.largest if name.startswith("computation"))
-    ideal = seven.model_flops / 256 / 197e12
-    assert ideal / 0.55 < compute < seven.executed_flops / 256 / 197e12 / 0.55
-
-
-@pytest.mark.nightly
-def test_keys_and_values_are_those_of_each_kind_of_layer():
-    def exchanged(**model):
-        page = config("gpt2_tiny")
-        model = dataclasses.replace(page.model, decoder_layers=3, **model)
-        cfg = dataclasses.replace(page, model=model, mesh=MeshConfig(data=1, context=4))
-        plan = planner.make(cfg, topology.parse("v5e:2x2"), compiler=False)
-        return sum(one.bytes for one in plan.exchanges if one.axes == ("context",))
-
-    half = LayerKind(num_kv_heads=1, num_heads=2)
-    assert exchanged(num_heads=2, pattern=(half, LayerKind())) * 3 == 2 * exchanged(num_heads=2)
-
-
-@pytest.mark.nightly
-def test_tokens_of_a_mixture_meet_the_experts_of_other_devices():
-    def exchanged(expert, **mesh):
-        page = config("moe_tiny")
-        model = dataclasses.replace(page.model, decoder_layers=2)
-        mesh = MeshConfig(data=1, expert=expert, **mesh)
-        cfg = dataclasses.replace(page, model=model, mesh=mesh)
-        plan = planner.make(cfg, topology.parse("v5e:2x2"), compiler=False)
-        return {one.kind: one for one in plan.exchanges if one.axes == ("expert",)}
-
-    four = exchanged(4)
-    tokens = 16 * 128 * 128 * 4  # rows x length x width, in float32
-    assert not exchanged(1)
-    assert four["all-gather"].bytes == 2 * 2 * tokens  # forwards and backwards, two layers
-    assert four["reduce-scatter"].bytes == four["all-gather"].bytes
-    assert four["all-reduce"].bytes >= 4 * 2 * 8192 * 128, "the tables"
-    sent = exchanged(4, expert_dispatch="all_to_all")
-    devices = 4 * (1 - 6 * 5 / (8 * 7))  # that have one of a token's two experts
-    assert sent["all-to-all"].bytes == 2 * 2 * 2 * int(tokens / 4 * devices)
-    assert set(sent) == {"all-to-all", "all-reduce"}
-
-
 def test_activations_grow_with_the_rows_and_shrink_with_remat(seven):
     cfg = config("llama_7b")
     half = dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, accumulate=2))
@@ -135,17 +73,12 @@ def test_every_config_of_scale_has_a_mesh_for_its_machine(name):
     assert sum(memory.held(program)) < topology.parse(SCALE[name]).chip.memory
 
 
-@pytest.mark.nightly
-def test_gpus_are_planned_from_data_sheets_and_nodes():
+def test_gpus_are_planned_by_their_memory():
     cfg = dataclasses.replace(config("gpt2_xl"), mesh=MeshConfig(data=-1, fsdp=8))
-    plan = planner.make(cfg, topology.parse("h100:16"), compiler=False)
-    assert (
-        "analytic (asked for)" in plan.how
-        and plan.chips == 16
-        and plan.timed_by == "from data sheets"
-    )
+    plan = planner.make(cfg, topology.parse("h100:16"))
+    assert "XLA's compiler for GPUs estimates no times" in plan.how and plan.chips == 16
     text = dict(report.rows(plan))
-    assert text["step time"].endswith("not measured)") and "data sheets" in text["step time"]
+    assert "fits: " in text["memory a chip"] and "step time" not in text
 
 
 def test_what_cannot_be_divided_is_said():
@@ -160,7 +93,6 @@ def test_what_cannot_be_divided_is_said():
 def test_json_and_words_say_the_same(seven):
     loaded = json.loads(json.dumps(seven.json()))
     assert loaded["fits"] and loaded["memory"]["parameters"] == seven.memory.parameters
-    assert loaded["exchanges"][0]["axes"] == ["fsdp"]
     text = dict(report.rows(seven))
     assert text["memory a chip"].startswith(
         f"fits: {seven.memory.total / GIB:.2f} of 15.75 GiB at the peak"

@@ -228,5 +228,5 @@ def test_other_models_are_refused(checkpoint, name, message):
 
 def test_parameters_of_another_architecture_are_refused(tmp_path):
     write(tmp_path / "checkpoint_5", {"tower/kernel": np.ones((2, 2), "float32")})
-    with pytest.raises(WeightsError, match=r"parameters are \['tower'\]; T5's kind, decoders"):
+    with pytest.raises(WeightsError, match=r"parameters are \['tower'\]; encoder-decoders"):
         load_pretrained(tmp_path)

@@ -7,11 +7,9 @@ import json
 import re
 import zlib
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite import capture
 from flaxformer_lite.inference.inside.page import pack, page_data, render, sharpest
 from flaxformer_lite.inference.inside.summary import look_inside
 from tests.models.tiny import built, small
@@ -80,30 +78,6 @@ def test_the_page_opens_on_the_head_that_tells_most(inside):
         assert sharpest(weights) == [layer, head]
     shown = page_data(inside, str)["attentions"]
     assert [one["first"] for one in shown] == [sharpest(a.weights_LNTS) for a in inside.attentions]
-
-
-@pytest.mark.parametrize(("family", "cells"), [("recurrent", 2), ("recurrent_encoder", 4)])
-def test_gates_of_a_recurrent_layer(family, cells):
-    """Against the cell read token by token, with its own state."""
-    model, params = built(small(family))
-    ids = [5, 7, 11, 13]
-    all_shown = page_data(look_inside(model, params, ids), str)["gates"]
-    assert len(all_shown) == cells
-    shown = all_shown[0]
-    assert shown["columns"] == list(map(str, ids)) and "layer 0, forward" in shown["name"]
-    _, values = capture(model, params, jnp.asarray([ids]), "*/layer_0/lstm/forward/input")
-    (inputs_BTZU,) = values.values()
-    cell = next(iter(params[s] for s in ("encoder", "decoder") if s in params))
-    cell = cell["layer_0"]["lstm"]["forward"]
-    h = c = np.zeros(inputs_BTZU.shape[-1])
-    for t in range(len(ids)):
-        i, f, g, o = inputs_BTZU[0, t] + cell["bias"] + np.einsum("u,uzv->zv", h, cell["kernel"])
-        i, f, o = (1 / (1 + np.exp(-x)) for x in (i, f, o))
-        c = f * c + i * np.tanh(g)
-        h = o * np.tanh(c)
-        got = dict(zip(shown["rows"], unpack(shown["values"])[:, t], strict=True))
-        for name, gate in (("input", i), ("forget", f), ("output", o)):
-            np.testing.assert_allclose(got[name], gate.mean(), atol=1e-4)
 
 
 def test_texts_cannot_run(inside):

@@ -40,7 +40,7 @@ def moved(model, params):
     return unflatten_dict(flat)
 
 
-@pytest.mark.parametrize("name", daily(NAMES, ("lora", "vera")))
+@pytest.mark.parametrize("name", daily(NAMES, ("lora", "ia3")))
 def test_a_new_one_changes_nothing(name):
     cfg = tiny.small("gpt2", number=1)
     adapter = registry.resolve_class("adapters", name)()

@@ -10,7 +10,7 @@ from flaxformer_lite.cli.commands.declare import declare_command
     "write a model as files that run without this package",
     "--model path/to/minilm --output exported/model.onnx",
     "--model runs/gpt2 --output exported/model.stablehlo",
-    "--model path/to/minilm --output page.html --weights int8",
+    "--model path/to/minilm --output exported/model.onnx --weights int8",
     "--check --output exported/model.onnx",
     runs="flaxformer_lite.contrib.export.run_export",
 )
@@ -47,20 +47,7 @@ def export(parser: argparse.ArgumentParser) -> None:
         default="float32",
         help="what the file stores; arithmetic is in float32 (default: %(default)s)",
     )
-    add(
-        "--data",
-        metavar="FILE",
-        type=command_line.path,
-        help="texts, one a line, on which the cost of float16 and int8 is measured (default: three"
-        " of its own)",
-    )
     add("--head", help="head of the model, if not the one that config.json names")
-    add(
-        "--gradients",
-        action="store_true",
-        help="of .stablehlo: take the weights as inputs, so that jax can train them; they are"
-        " written beside the file, as params.npz",
-    )
     add(
         "--runtime",
         default="node_modules",

@@ -17,14 +17,13 @@ import numpy as np
 from flaxformer_lite.contrib.keras_hub import tokenizer
 from flaxformer_lite.contrib.keras_hub.kinds import (
     KINDS,
-    LLAMA_LENGTH,
     ROBERTA_PADDING,
     Fields,
     Kind,
     Row,
 )
 from flaxformer_lite.files.read import Json, quote_name, quote_value, read_object
-from flaxformer_lite.pretrained.arranged_tensors import Arranged, Joined, Readable, add_tensor
+from flaxformer_lite.pretrained.arranged_tensors import Arranged, Readable, add_tensor
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, check_name
 
 FORM = "KerasHub preset"
@@ -44,9 +43,6 @@ LAYOUTS: dict[tuple[str, int], tuple[tuple[int, ...], ...]] = {
     ("in", 3): ((1, 2), (0,)),  # [D, N, H] -> [N H, D]
     ("in_heads_first", 3): ((0, 2), (1,)),  # [N, D, H] -> [N H, D]
     ("out", 3): ((2,), (0, 1)),  # [N, H, D] -> [D, N H]
-    ("conv", 2): ((0,), (1,)),  # GPT-2's matrices are not transposed
-    ("conv", 3): ((0,), (1, 2)),
-    ("conv_out", 3): ((0, 1), (2,)),
 }
 
 
@@ -65,8 +61,8 @@ def describe(place: Path) -> list[str]:
     backbone = _read(place / "config.json")
     task = _task(place)
     kind = _kind(place)
-    layers = config.get("num_hidden_layers", config.get("n_layer", config.get("num_layers")))
-    width = config.get("hidden_size", config.get("n_embd", config.get("d_model")))
+    layers = config.get("num_hidden_layers", config.get("num_layers"))
+    width = config.get("hidden_size", config.get("d_model"))
     lines = [
         f"{place}: a preset of KerasHub, {backbone['class_name']}"
         f"{f' with {task[0]}' if task[0] else ''}: {config['model_type']} with {layers} layers,"
@@ -75,10 +71,6 @@ def describe(place: Path) -> list[str]:
     if task[0] and _task_name(task[0]) not in kind.tasks:
         lines.append(
             f"the head of its {task[0]} computes what no class of transformers does: left out"
-        )
-    if config["model_type"] == "llama":
-        lines.append(
-            f"assumed: texts of up to {LLAMA_LENGTH:,} tokens, which a preset does not say"
         )
     if not tokenizer.assets(place, kind):
         lines.append("it has no tokenizer that is read: copy the files of the published model's")
@@ -155,18 +147,12 @@ def write_tokenizer(place: Path, made: Path) -> None:
 
 
 def _completed(config: Json, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Joins what transformers stores in one tensor, and adds rows that it has besides."""
-    # A list, as tensors are taken out meanwhile.
-    for name in [name for name in tensors if "/query." in name]:
-        names = [name.replace("/query.", f"/{part}.") for part in ("query", "key", "value")]
-        parts = [tensors.pop(part) for part in names if part in tensors]
-        if len(parts) == len(names):
-            tensors[name.replace("/query.", ".")] = Joined(tuple(parts), axis=-1)
+    """Adds rows that transformers has besides."""
     table = "embeddings.position_embeddings.weight"
     if config["model_type"] == "roberta" and table in tensors:
         positions = tensors[table]
         zeros = np.zeros((ROBERTA_PADDING, positions.shape[-1]), positions.dtype)
-        tensors[table] = Joined((Tensor(zeros), positions), axis=0)
+        tensors[table] = Tensor(np.concatenate([zeros, positions.read()]))
         # transformers adds the one row of this table to all tokens.
         tensors["embeddings.token_type_embeddings.weight"] = Tensor(zeros[:1])
     return tensors

@@ -19,8 +19,8 @@ def plan(parser: argparse.ArgumentParser) -> None:
     """Estimates the memory and time of a training run on a machine, without the machine.
 
     Compiles the train step of the config for a TPU's chips on this CPU, with their compiler (pip
-    install 'flaxformer_lite[tpu-plan]'). Without it, and for GPUs, the plan is analytic, and says
-    so.
+    install 'flaxformer_lite[tpu-plan]'). Without it, and for GPUs, the plan is analytic, of memory
+    alone, and says so.
 
     Machines: v4, v5e, v5p, v6e as grids (v5e:16x16) or by their vendor's names (v5e-256; v5p-128
     counts cores); a100, h100, h200 by number. Exits with 1 if the step does not fit. Times are the

@@ -1,8 +1,7 @@
 """Checkpoints of T5X: a tree in msgpack with large arrays beside it as zarr folders, or Orbax's.
 
-The architecture is known by its parameters; a file beside this one reads each kind. What arrays do
-not tell is read from the gin file of the run, if it is there, or has the value of published
-models. A config.json in the folder, as transformers writes it, is used instead.
+What arrays do not tell is read from the gin file of the run, if it is there, or has the value of
+published models. A config.json in the folder, as transformers writes it, is used instead.
 
 Reference: Roberts et al., "Scaling Up Models and Data with t5x and seqio" (2022), section 2.2.
 """
@@ -10,12 +9,11 @@ Reference: Roberts et al., "Scaling Up Models and Data with t5x and seqio" (2022
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from flaxformer_lite.contrib.t5x import bert, decoder, orbax_arrays, t5
+from flaxformer_lite.contrib.t5x import orbax_arrays, t5
 from flaxformer_lite.contrib.t5x.layers import Checkpoint, read_gin
 from flaxformer_lite.contrib.t5x.zarr_arrays import open_zarr
 from flaxformer_lite.files.read import Json, quote_name, quote_value, read_object
@@ -31,7 +29,6 @@ FOLDER = re.compile(r"checkpoint_(\d+)")  # one of a run's, by its step
 ARRAY_NAME = re.compile(r"\w+(/\w+)*")
 DTYPES = ("float32", "bfloat16", "float16")
 VERSION = "__save_format_metadata__/__version__"  # flaxformer's checkpointing.gin writes it
-ARCHITECTURES = (t5, decoder, bert)
 
 
 def find(folder: Path) -> Path | None:
@@ -62,12 +59,11 @@ def describe(place: Path) -> list[str]:
       place: a folder that `find` returned.
     """
     checkpoint = _open(place)
-    kind = _architecture(checkpoint)
     step = FOLDER.fullmatch(place.name)
     what = f"{place}: a checkpoint of T5X{f', step {int(step[1]):,}' if step else ''}"
     published = _published(place)
     try:
-        lines = kind.describe(checkpoint, kind.read_config(checkpoint))
+        lines = t5.describe(checkpoint, t5.read_config(checkpoint))
     except WeightsError:
         if not published:
             raise
@@ -79,7 +75,7 @@ def describe(place: Path) -> list[str]:
             break
         if not _is_checkpoint(newer):
             lines.append(f"{newer} is newer, but no whole checkpoint: not read")
-    return [f"{what}: {lines[0]}", *lines[1:], *_tokenizer(place, kind)]
+    return [f"{what}: {lines[0]}", *lines[1:], *_tokenizer(place)]
 
 
 def read_config(place: Path) -> Json:
@@ -91,8 +87,7 @@ def read_config(place: Path) -> Json:
     Raises:
       WeightsError: the checkpoint is damaged, or of a model that is not read.
     """
-    checkpoint = _open(place)
-    return _architecture(checkpoint).read_config(checkpoint)
+    return t5.read_config(_open(place))
 
 
 def open_weights(place: Path, config: Json) -> dict[str, Tensor]:
@@ -105,19 +100,7 @@ def open_weights(place: Path, config: Json) -> dict[str, Tensor]:
     Raises:
       WeightsError: the checkpoint is damaged, or holds a parameter that the model does not have.
     """
-    checkpoint = _open(place)
-    return _architecture(checkpoint).open_weights(checkpoint, config)
-
-
-def _architecture(checkpoint: Checkpoint) -> ModuleType:
-    for kind in ARCHITECTURES:
-        if kind.is_one(checkpoint.arrays):
-            return kind
-    names = quote_value(sorted({path.split("/")[0] for path in checkpoint.arrays}))
-    raise WeightsError(
-        f"{checkpoint.place}: a checkpoint of T5X whose parameters are {names}; T5's kind,"
-        " decoders alone and flaxformer's BERT are read."
-    )
+    return t5.open_weights(_open(place), config)
 
 
 def _published(place: Path) -> Json:
@@ -129,9 +112,7 @@ def _published(place: Path) -> Json:
     return {}
 
 
-def _tokenizer(place: Path, kind: ModuleType) -> list[str]:
-    if kind is bert:
-        return ["it has no tokenizer: copy its vocab.txt into the new folder"]
+def _tokenizer(place: Path) -> list[str]:
     if (place / "spiece.model").is_file():
         return []
     return ["it has no tokenizer: copy its sentencepiece.model to spiece.model of the new folder"]
