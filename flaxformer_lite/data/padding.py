@@ -14,13 +14,14 @@ import functools
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.objectives.rows import PACKING
+from flaxformer_lite.objectives.rows import PACKING, Example
+from flaxformer_lite.types import Batch
 
 NARROWEST = 32  # fewest columns of a packed row
 MULTIPLE = 16  # widths of cut batches are multiples of this
@@ -37,7 +38,6 @@ DECODED = ("decoder_input_ids", "decoder_segment_ids")
 LABELS = ("labels", "answers")  # of each token of the decoder side, or else of the only one
 MASKS = (("attention_mask", "segment_ids"), ("decoder_segment_ids",))
 
-Batch = dict[str, dict[str, np.ndarray]]
 Widths = tuple[int, ...]
 X = TypeVar("X", np.ndarray, jax.Array, jax.ShapeDtypeStruct)
 
@@ -106,8 +106,6 @@ class Packer:
       accumulate: number of microbatches of the examples of a device, as in training/step.py.
       shapes: the shapes to choose from, the most frequent first.
       share: expected share of the padded batch that is computed.
-      filled: expected share of the computed tokens that are not padding.
-      mean: expected tokens of a text.
     """
 
     counts: Callable[[np.ndarray], np.ndarray]
@@ -118,11 +116,20 @@ class Packer:
     accumulate: int = 1
     shapes: tuple[Shape, ...] = ()
     share: float = 1.0
-    filled: float = 1.0
-    mean: float = 0.0
 
     def array_shape(self, shape: Shape) -> tuple[int, int, int]:
         return (self.ways * self.accumulate, *shape)
+
+    def batch_shapes(self, batch: Batch) -> tuple[Batch, ...]:
+        """Returns the shapes of a batch in each packing, the most frequent first."""
+        batches: list[Any] = []
+        for shape in self.shapes:
+            packing = jax.ShapeDtypeStruct(self.array_shape(shape), "int32")
+            batches.append({**batch, "inputs": {**batch["inputs"], PACKING: packing}})
+        return tuple(batches)
+
+    def describe(self) -> str:
+        return f"texts side by side: {self.share:.0%} of the padded batch is computed"
 
     @functools.cached_property
     def _rows_of_groups(self) -> np.ndarray:
@@ -131,7 +138,7 @@ class Packer:
         split = np.arange(self.batch_size).reshape(self.ways, -1, self.accumulate)
         return split.transpose(0, 2, 1).reshape(self.ways * self.accumulate, -1)
 
-    def arrange(self, batch: Batch, examples: np.ndarray, rows: np.ndarray) -> Batch:
+    def arrange(self, batch: Example, examples: np.ndarray, rows: np.ndarray) -> Example:
         """Adds its packing to the inputs of a batch, unless the batch fits no shape.
 
         Args:
@@ -195,19 +202,14 @@ class Packer:
             for rows in need_S[np.isfinite(need_S)]:
                 candidates.add(Shape(int(rows), width))
         shapes = [Shape(min(most, padded.rows), self.length), *sorted(candidates)]
-        costs = np.full((len(batches), len(shapes)), np.inf)
-        for number, shape in enumerate(shapes):
-            fits = need_SW[:, widths.index(shape.width)] <= shape.rows
-            costs[fits, number] = shape.cost
+        fits = np.stack([need_SW[:, widths.index(width)] <= rows for rows, width in shapes], axis=1)
+        costs = np.where(fits, [shape.cost for shape in shapes], np.inf)
         order, taken = _choose(costs, padded.cost)
-        tokens = np.asarray([shapes[choice].rows * shapes[choice].width for choice in taken])
-        real = sizes_SGN.sum(axis=(1, 2))
+        tokens = np.prod(shapes, axis=1)[taken]
         return dataclasses.replace(
             self,
             shapes=tuple(shapes[choice] for choice in order),
-            share=float(tokens.mean() / (padded.rows * padded.width)),
-            filled=float(real.sum() / tokens.sum() / sizes_SGN.shape[1]),
-            mean=float(real.mean() / (self.batch_size * self.texts)),
+            share=float(tokens.mean() / np.prod(padded)),
         )
 
 
@@ -247,17 +249,28 @@ class Buckets:
       lengths: columns of a padded example, and of its decoder side if it has one.
       sizes: tokens of each example, [examples, sides].
       sides: which of `lengths` the last axis of an array has, by (part, name) in an example.
-      buckets: the widths to choose from, the most frequent first.
+      shapes: the widths to choose from, the most frequent first.
       share: expected share of the padded batch that is computed.
     """
 
     lengths: Widths
     sizes: np.ndarray
     sides: Mapping[tuple[str, str], int]
-    buckets: tuple[Widths, ...] = ()
+    shapes: tuple[Widths, ...] = ()
     share: float = 1.0
 
-    def arrange(self, batch: Batch, examples: np.ndarray, rows: np.ndarray) -> Batch:
+    def batch_shapes(self, batch: Batch) -> tuple[Batch, ...]:
+        """Returns the shapes of a batch that is cut to each width, the most frequent first."""
+        return tuple(self.cut(batch, widths) for widths in self.shapes)
+
+    def describe(self) -> str:
+        *others, last = [" + ".join(map(str, widths)) for widths in sorted(self.shapes)]
+        listed = last
+        if others:
+            listed = f"{', '.join(others)} or {last}"
+        return f"to {listed} tokens, {self.share:.0%} of all columns"
+
+    def arrange(self, batch: Example, examples: np.ndarray, rows: np.ndarray) -> Example:
         """Returns a batch without the columns that are padding in all rows.
 
         Args:
@@ -269,7 +282,7 @@ class Buckets:
           ConfigError: a row has more tokens than `sizes` says, so that some would be lost.
         """
         longest = self.sizes[examples].max(axis=0)
-        fitting = [widths for widths in self.buckets if np.all(longest <= widths)]
+        fitting = [widths for widths in self.shapes if np.all(longest <= widths)]
         if not fitting:
             return batch
         widths = min(fitting, key=_cost)
@@ -312,19 +325,18 @@ class Buckets:
         need = rounded(np.stack([self.sizes[batch].max(axis=0) for batch in batches]))
         largest = tuple(rounded(self.sizes.max(axis=0)).tolist())
         widths = [largest, *itertools.product(*(np.unique(side).tolist() for side in need.T))]
-        costs = np.full((len(batches), len(widths)), np.inf)
-        for number, choice in enumerate(widths):
-            costs[(need <= choice).all(axis=1), number] = _cost(choice)
+        fits = np.stack([(need <= choice).all(axis=1) for choice in widths], axis=1)
+        costs = np.where(fits, list(map(_cost, widths)), np.inf)
         order, taken = _choose(costs, _cost(self.lengths))
-        columns = np.asarray([sum(widths[choice]) for choice in taken])
+        columns = np.sum(widths, axis=1)[taken]
         return dataclasses.replace(
             self,
-            buckets=tuple(widths[choice] for choice in order),
+            shapes=tuple(widths[choice] for choice in order),
             share=float(columns.mean() / sum(self.lengths)),
         )
 
 
-def sides_of(example: Batch, lengths: Widths) -> dict[tuple[str, str], int] | None:
+def sides_of(example: Example, lengths: Widths) -> dict[tuple[str, str], int] | None:
     """Returns the side of each array of an example that has a column per token.
 
     Args:
@@ -354,7 +366,7 @@ def sides_of(example: Batch, lengths: Widths) -> dict[tuple[str, str], int] | No
     return sides
 
 
-def columns_used(example: Batch) -> Widths:
+def columns_used(example: Example) -> Widths:
     """Returns the number of columns up to the last token on each side of an example."""
     used = []
     for masks in MASKS:

@@ -22,17 +22,11 @@ from flaxformer_lite.data.epochs import endless_finder
 from flaxformer_lite.data.hub_dataset import list_splits
 from flaxformer_lite.data.labelled import fingerprint_rows, open_labelled
 from flaxformer_lite.data.mixture import ConcatRecords, Mixture, open_mixture, tag_source
-from flaxformer_lite.data.padding import (
-    Batch,
-    Buckets,
-    Packer,
-    columns_used,
-    draw_batches,
-    sides_of,
-)
+from flaxformer_lite.data.padding import Buckets, Packer, columns_used, draw_batches, sides_of
 from flaxformer_lite.data.split import SPLITS
 from flaxformer_lite.data.text_rows import check_vocabulary, open_text_rows
 from flaxformer_lite.objectives.base import Objective
+from flaxformer_lite.objectives.rows import Example
 from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.storage.stores import StorageError
 from flaxformer_lite.text.tokenizer import Tokenizer
@@ -101,7 +95,7 @@ class Dataset:
         seed: int = 0,
         start_step: int = 0,
         rows: Sequence[int] | np.ndarray | None = None,
-        place: Callable[[Batch], Any] = lambda batch: batch,
+        place: Callable[[Example], Any] = lambda batch: batch,
         ahead: int = 0,
         packer: Packer | Buckets | None = None,
     ) -> "Batches":
@@ -140,7 +134,7 @@ class Dataset:
         else:
             count = total // batch_size
 
-        def read(step: int) -> Batch:
+        def read(step: int) -> Example:
             first = int(step) * batch_size
             # only a packer needs the examples of other processes
             needed = own_rows if packer is None else np.arange(batch_size)
@@ -205,7 +199,7 @@ class Dataset:
                 return None
         draw = draw_batches(self.num_examples, batch_size, 1)
         planned = Buckets(lengths, sizes, sides).planned(draw, multiple)
-        return planned if planned.buckets else None
+        return planned if planned.shapes else None
 
     def token_counts(self, examples: np.ndarray) -> np.ndarray:
         """Returns the number of tokens in each text of the given examples, [examples, texts]."""
@@ -244,7 +238,7 @@ class Dataset:
             return endless_finder(lambda _: self.records, 1, seed)
         return endless_finder(self.packing, self.objective.packings, seed)
 
-    def example(self, row: int, seed: int, position: int, records: Any = None) -> Batch:
+    def example(self, row: int, seed: int, position: int, records: Any = None) -> Example:
         """Builds one example with a random generator seeded by (seed, position).
 
         It comes from the first packing, unless other `records` are given.
@@ -273,7 +267,7 @@ class Dataset:
         for number, (records, row) in enumerate(places):
             yield data.example(row, 0, number, records)["targets"]
 
-    def _held_out(self, position: int) -> Batch:
+    def _held_out(self, position: int) -> Example:
         example = self.example(int(self.order[position % len(self.order)]), 0, position)
         if position < len(self.order):
             return example

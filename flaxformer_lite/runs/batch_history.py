@@ -109,7 +109,7 @@ class BatchHistory:
                 raise ConfigError(
                     f"--document={wanted}: not in the training text of"
                     f" {', '.join(sorted(missing))}, of which parts are held out; name a FILE:LINE,"
-                    " or words of the text."
+                    " as grep -n prints it."
                 ) from None
 
         with count_progress("looking through the steps", last * size) as advance:

@@ -3,7 +3,6 @@
 import dataclasses
 import inspect
 from collections.abc import Mapping
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -16,13 +15,14 @@ from flaxformer_lite.objectives.rows import PACKING
 from flaxformer_lite.sharding.activations import num_batch_shards
 from flaxformer_lite.types import Batch, Params
 
+Packers = Mapping[str, Packer | Buckets | None]
 MUCH = 0.5  # share of padding from which on a notice is given
 ROUNDED = 8  # the notice recommends a multiple of this length
 
 
 def plan_packing(
     cfg: ExperimentConfig, model: nn.Module, mesh: Mapping[str, int], data: Dataset
-) -> tuple[dict[str, Packer | Buckets | None], list[tuple[str, str]]]:
+) -> tuple[Packers, list[tuple[str, str]]]:
     """Plans how training and evaluation leave out padding: packed, or else cut to a few lengths.
 
     Args:
@@ -41,43 +41,35 @@ def plan_packing(
         return {}, _padding(train, cfg.data.length, "train.packing=False")
     held = dataclasses.replace(data, split="eval")
     size = cfg.train.batch_size
-    made: dict[str, Packer | Buckets | None] = {}
+    made: Packers
     why = packing_error(cfg.model, model, train.tokenizer.pad_id)
     if mesh["context"] > 1:
         why = f"mesh.context={mesh['context']} splits texts over devices"
     if train.texts and not why:
+        title = "packed"
         ways = num_batch_shards(mesh)
-        packer = train.packer(size, ways, cfg.train.accumulate)
-        made = {"train_step": packer, "eval_step": held.packer(size, ways)}
-        if packer is None:
-            return made, []
-        words = (
-            f"texts of {packer.mean:.1f} tokens side by side: {packer.share:.0%} of the padded"
-            f" batch is computed, {1 - packer.filled:.0%} of it padding"
-        )
-        return made, [("packed", words)]
-    padded = cutting_error(cfg.model, model, cfg.data.length)
-    if padded:
-        return {}, _padding(train, cfg.data.length, padded)
-    cut = {
-        "train_step": train.buckets(size, mesh["context"]),
-        "eval_step": held.buckets(size, mesh["context"]),
-    }
+        made = {
+            "train_step": train.packer(size, ways, cfg.train.accumulate),
+            "eval_step": held.packer(size, ways),
+        }
+    else:
+        title = "padded"
+        padded = cutting_error(cfg.model, model, cfg.data.length)
+        if padded:
+            return {}, _padding(train, cfg.data.length, padded)
+        made = {
+            "train_step": train.buckets(size, mesh["context"]),
+            "eval_step": held.buckets(size, mesh["context"]),
+        }
     described = []
-    for name, split in (("train_step", "training"), ("eval_step", "evaluation")):
-        buckets = cut[name]
-        if buckets is None:
-            continue
-        widths = [" + ".join(map(str, each)) for each in sorted(buckets.buckets)]
-        listed = widths[-1]
-        if len(widths) > 1:
-            listed = f"{', '.join(widths[:-1])} or {listed}"
-        described.append(f"{split} to {listed} tokens, {buckets.share:.0%} of all columns")
-    if not described:
-        if not why:
-            return {}, []
+    for packer, split in zip(made.values(), ("training", "evaluation"), strict=True):
+        if packer is not None:
+            described.append(f"{split} {packer.describe()}")
+    if described:
+        return made, [(title, "; ".join(described))]
+    if why:
         return {}, _padding(train, cfg.data.length, why)
-    return {**cut}, [("padded", "; ".join(described))]
+    return {}, []
 
 
 def beyond_window(cfg: ModelConfig, length: int) -> list[tuple[str, str]]:
@@ -168,22 +160,6 @@ def _parameters(model: nn.Module, length: int) -> Params | None:
     except (TypeError, ValueError):  # as where arrays of other shapes meet
         return None
     return jax.tree.map(lambda x: x.shape, made["params"])
-
-
-def packed_shapes(batch: Batch, packer: Packer | Buckets) -> tuple[Batch, ...]:
-    """Returns a batch's shapes in each packing, or cut to each width, the most frequent first.
-
-    Args:
-      batch: shapes, dtypes and shardings of a whole batch, packed or not.
-      packer: what packs or cuts batches.
-    """
-    if isinstance(packer, Buckets):
-        return tuple(packer.cut(batch, widths) for widths in packer.buckets)
-    batches: list[Any] = []
-    for shape in packer.shapes:
-        packing = jax.ShapeDtypeStruct(packer.array_shape(shape), "int32")
-        batches.append({**batch, "inputs": {**batch["inputs"], PACKING: packing}})
-    return tuple(batches)
 
 
 def unpacked(batch: Batch) -> Batch:

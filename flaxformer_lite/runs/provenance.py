@@ -1,8 +1,6 @@
-"""Maps training rows to their files and lines, and a given text to the rows that hold it."""
+"""Maps training rows to their files and lines, and a line to the rows that hold it."""
 
 import functools
-import itertools
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +14,6 @@ from flaxformer_lite.data.encoded_rows import LabelledRecords
 from flaxformer_lite.data.split import Document, split_of
 from flaxformer_lite.storage import compressed, content_cache
 
-MOST = 1000  # most occurrences of a text that are looked up
 PLACE = re.compile(r"(.+?)(?::~?|, row |, token )(\d+)")  # the form of `places`
 # Where a document, or a line of a plain text, begins.
 BEGIN = np.dtype(
@@ -57,8 +54,8 @@ class TextOrigins:
     def rows(self, records: Records, wanted: str) -> np.ndarray:
         """Returns the rows of a packing that hold a document, ascending.
 
-        The document is `FILE:LINE`, `FILE:ROW`, a number or a text. Of a plain text, these are the
-        rows of that line.
+        The document is `FILE:LINE`, `FILE:ROW` or a number. Of a plain text, these are the rows of
+        that line.
 
         Raises:
           ConfigError: the training text has no such document.
@@ -162,12 +159,10 @@ class TextOrigins:
                 ranges.append(self._tokens_of_document(int(wanted)))
         elif place and files:
             ranges = self._tokens_at(files, int(place[2]))
-        elif not self._source.has_tokens:
-            ranges = list(itertools.islice(self._spelled(wanted), MOST))
         if not ranges:
             raise ConfigError(
                 f"--document={wanted}: not in the training text of {self._source.where}, or held"
-                f" out; name a FILE:LINE, one of {count} documents from 0, or words of the text."
+                f" out; name a FILE:LINE, as grep -n prints it, or one of {count} documents from 0."
             )
         return ranges
 
@@ -191,22 +186,6 @@ class TextOrigins:
             ranges.append((first, max(int(ends[i]), first + 1)))
         return ranges
 
-    def _spelled(self, wanted: str) -> Iterator[tuple[int, int]]:
-        """Yields the tokens of each occurrence of a text."""
-        pattern = re.compile(re.escape(wanted))
-        length = len(wanted.encode())
-        for number, (_, _, document) in enumerate(self._training()):
-            for text, words in enumerate(document, start=number * len(document)):
-                before = np.zeros(0)
-                for match in pattern.finditer(words):
-                    if not len(before):
-                        before, _ = self._bytes_before(text, len(words.encode()))
-                    begin = len(words[: match.start()].encode())
-                    first = int(np.searchsorted(before, begin, "right")) - 1
-                    last = int(np.searchsorted(before, begin + length))
-                    offset = int(self._tokens.offsets[text])
-                    yield offset + first, offset + max(last, first + 1)
-
 
 class TableOrigins:
     """The rows of a table that the examples of a task are made from.
@@ -225,9 +204,7 @@ class TableOrigins:
         return [f"{self._cfg.path}, row {number}" for number in numbers]
 
     def rows(self, records: LabelledRecords, wanted: str) -> np.ndarray:
-        """Returns the examples of a table row, by its number or place, or of all rows with a text.
-
-        They are ascending.
+        """Returns the examples of a table row, by its number or place, ascending.
 
         Raises:
           ConfigError: there is no such row to train on.
@@ -238,18 +215,12 @@ class TableOrigins:
             number = int(wanted)
         elif place and _is(self._cfg.path, place[1]):
             number = int(place[2])
-
-        def matches(row: int) -> bool:
-            if number:
-                return number == records.table.number(row)
-            return wanted in json.dumps(records.rows[row], default=str, ensure_ascii=False)
-
-        chosen = {row for row in range(len(records.rows)) if matches(row)}
+        chosen = {row for row in range(len(records.rows)) if records.table.number(row) == number}
         examples = [i for i in range(len(records)) if not chosen.isdisjoint(_rows_of(records, i))]
         if not examples:
             raise ConfigError(
-                f"--document={wanted}: no training row of {records.table.where} matches, or it is"
-                " held out; name a number or words of the row."
+                f"--document={wanted}: no training row of {records.table.where} has this number, or"
+                " it is held out; name one from 1."
             )
         return np.asarray(examples)
 

@@ -67,7 +67,7 @@ def test_it_compiles_before_it_is_called_and_the_unneeded_never(plain):
     with precompile.precompile(toy, "eval_step", "train_step") as ready:
         assert first.begun.wait(600)
     first.may_end.set()
-    assert ready.eval_step(None, None) == "evaluated"
+    assert ready.eval_step(None, plain.batch) == "evaluated"
     assert not second.begun.is_set()
 
 
@@ -79,7 +79,7 @@ def test_what_fails_to_compile_is_raised_by_the_call(plain):
         precompile.precompile(toy, "train_step") as ready,
         pytest.raises(ValueError, match="no such shape"),
     ):
-        ready.train_step(None, None)
+        ready.train_step(None, plain.batch)
 
 
 def test_what_is_made_beside_begins_before_it_is_asked_for_and_is_not_held():

@@ -9,7 +9,7 @@ from configs import demo
 from flaxformer_lite import __main__, config
 from flaxformer_lite.checkpoints.mirror import place_of
 from flaxformer_lite.objectives import Metric, TextObjective
-from flaxformer_lite.runs.report import run_page, text
+from flaxformer_lite.runs.report import text
 from flaxformer_lite.runs.start import setup
 from tests.training import tiny_runs
 
@@ -40,17 +40,6 @@ def result(loss, compiles=0):
             history, TextObjective.shown, ("unigram baseline", 6.0), compiles, Path("runs/x")
         )
     )
-
-
-def test_the_latest_load_of_experts_is_a_table():
-    records = [
-        {"split": "train", "step": 10, "load/decoder/layer_1/0": 3.0},
-        {"split": "train", "step": 20, **{f"load/decoder/layer_1/{i}": i / 2 for i in range(2)}},
-        {"split": "eval", "step": 20, "loss": 1.0},
-    ]
-    table = [["layer", "0", "1"], ["decoder layer 1", "0.00", "0.50"]]
-    assert run_page.experts(records) == {"step": 20, "table": table}
-    assert run_page.experts(records[2:]) == {}
 
 
 def test_the_model_is_measured_against_the_baseline_by_text_alone():

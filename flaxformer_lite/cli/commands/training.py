@@ -113,7 +113,7 @@ def steps(parser: argparse.ArgumentParser) -> None:
         "--document",
         type=command_line.text,
         metavar="X",
-        help="FILE:LINE, the number of a document or of a table's row, or words of the text",
+        help="FILE:LINE, as grep -n prints it, or the number of a document or of a table's row",
     )
     add(
         "--full",

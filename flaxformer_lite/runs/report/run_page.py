@@ -93,7 +93,6 @@ class RunPage:
             scores=self._recorder.breakdown,
             most_open=OPEN,
             charts=curves(history, self._metrics, baseline, best),
-            experts=experts(history),
             samples=spread(self._recorder.samples, SAMPLES)[::-1],
             letters=LETTERS,
             num_evaluations=len(evals),
@@ -139,31 +138,6 @@ def curves(
         elif lines not in charts:
             charts[lines] = draw()
     return list(charts.values())
-
-
-def experts(history: list[Record]) -> Record:
-    """Returns the step and the latest load of each expert, a row a layer.
-
-    Loads are shares of the layer's mean. Returns {} if no record has them.
-    """
-    latest: Record = {}
-    for record in history:
-        if any(name.startswith(LOAD) for name in record):
-            latest = record
-    layers: dict[str, dict[str, str]] = {}
-    for name, value in latest.items():
-        if name.startswith(LOAD):
-            layer, _, expert = name.removeprefix(LOAD).rpartition("/")
-            row = layers.setdefault(layer.replace("/", " ").replace("_", " "), {})
-            row[expert] = f"{value:.2f}"
-    if not layers:
-        return {}
-    names = list(dict.fromkeys(itertools.chain.from_iterable(layers.values())))
-    table = [["layer", *names]]
-    for layer, row in layers.items():
-        cells = [row.get(name, "") for name in names]
-        table.append([layer, *cells])
-    return {"step": latest["step"], "table": table}
 
 
 def _lines(history: list[Record], name: str) -> tuple[Line, Line]:

@@ -26,50 +26,44 @@ Made = TypeVar("Made")
 Waiting = Callable[[str], contextlib.AbstractContextManager]
 
 
-class BackgroundCompiled:
-    """A jitted function that is compiled in the background; a call waits for the compilation."""
-
-    def __init__(
-        self, compiling: Future[Compiled], waiting: Waiting, check: Callable[[Compiled], None]
-    ):
-        self._compiling = compiling
-        self._waiting = waiting
-        self._check = check
-
-    def __call__(self, *args: object) -> Any:
-        return self._compiled(*args)
-
-    @functools.cached_property
-    def _compiled(self) -> Compiled:
-        with self._waiting("compile"):
-            compiled = self._compiling.result()
-        self._check(compiled)
-        environment.release_free_memory()  # before the step takes as much
-        return compiled
-
-
-class CompiledByShape:
-    """A step that is compiled in the background for batches of several shapes.
+class BackgroundStep:
+    """A step that is compiled in the background, for each shape of batches; a call waits for its.
 
     Args:
-      begin: starts compiling the step for a batch of given shapes.
-      compiled: the steps that are being compiled, by `packed_shape` their batches.
+      submit: starts compiling the step for a batch of given shapes, traced already or not.
+      name: of the step.
+      group: the processes, which check before the first call that they run the same program.
+      waiting: returns the context in which a call waits.
     """
 
     def __init__(
-        self,
-        begin: Callable[[Batch], BackgroundCompiled],
-        compiled: dict[tuple[int, ...], BackgroundCompiled],
+        self, submit: Callable[..., Future[Compiled]], name: str, group: Processes, waiting: Waiting
     ):
-        self._begin = begin
-        self._compiled = compiled
+        self._submit = submit
+        self._name = name
+        self._group = group
+        self._waiting = waiting
+        self._compiling: dict[tuple[int, ...], Future[Compiled]] = {}
+        self._compiled: dict[tuple[int, ...], Compiled] = {}
+
+    def begin(self, batch: Batch, *traced: Lowered) -> None:
+        """Starts compiling for a batch of given shapes."""
+        self._compiling[packed_shape(batch)] = self._submit(batch, *traced)
 
     def __call__(self, state: object, batch: Batch) -> Any:
         shape = packed_shape(batch)
-        if shape not in self._compiled:  # rare: a batch that fits no shape is computed as it is
-            shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
-            self._compiled[shape] = self._begin(shapes)
+        if shape not in self._compiled:
+            self._compiled[shape] = self._finish(shape, batch)
         return self._compiled[shape](state, batch)
+
+    def _finish(self, shape: tuple[int, ...], batch: Batch) -> Compiled:
+        if shape not in self._compiling:  # rare: a batch that fits no shape is computed as it is
+            self.begin(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch))
+        with self._waiting("compile"):
+            compiled = self._compiling[shape].result()
+        _check_same(self._group, "-".join([self._name, *map(str, shape)]), compiled)
+        environment.release_free_memory()  # before the step takes as much
+        return compiled
 
 
 @contextlib.contextmanager
@@ -95,31 +89,22 @@ def precompile(
     first = {"eval_step": program.target.params, "train_step": program.target}
     with _thread() as background:  # one step at a time: XLA uses all cores for each
 
-        def begin(name: str, batch: Batch, lowered: Lowered | None = None) -> BackgroundCompiled:
-            shape = packed_shape(batch)
-            title = "-".join([name, *map(str, shape)])
-
+        def submit(name: str, batch: Batch, traced: Lowered | None = None) -> Future[Compiled]:
             def compiled() -> Compiled:
-                made = lowered or getattr(program, name).lower(first[name], batch)
-                return made.compile()
+                lowered = traced or getattr(program, name).lower(first[name], batch)
+                return lowered.compile()
 
-            return BackgroundCompiled(
-                background.submit(compiled), waiting, functools.partial(_check_same, group, title)
-            )
+            return background.submit(compiled)
 
         steps: Any = {}
         for name in names:
+            steps[name] = BackgroundStep(functools.partial(submit, name), name, group, waiting)
             batch = program.shapes(name)[0]
             # Traced here, as two threads that trace slow each other down.
-            lowered = getattr(program, name).lower(first[name], batch)
-            steps[name] = begin(name, batch, lowered)
+            steps[name].begin(batch, getattr(program, name).lower(first[name], batch))
         for name in names:
-            batches = program.shapes(name)
-            if name in program.packed:
-                compiled = {packed_shape(batches[0]): steps[name]}
-                compiled |= {packed_shape(batch): begin(name, batch) for batch in batches[1:]}
-                again = functools.partial(begin, name)
-                steps[name] = CompiledByShape(again, compiled)
+            for batch in program.shapes(name)[1:]:
+                steps[name].begin(batch)
         yield dataclasses.replace(program, **steps)
 
 

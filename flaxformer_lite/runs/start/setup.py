@@ -50,7 +50,7 @@ def prepare_experiment(cfg: ExperimentConfig) -> Experiment:
     for name, packer in packers.items():
         packed[name] = (built.batch,)
         if packer:
-            packed[name] = packing.packed_shapes(built.batch, packer)
+            packed[name] = packer.batch_shapes(built.batch)
     batch = packed.get("train_step", (built.batch,))[0]
     built = dataclasses.replace(
         built, batch=batch, tokens_per_step=program.tokens(batch), packed=packed
