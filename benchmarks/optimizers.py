@@ -23,12 +23,13 @@ from flaxformer_lite.objectives.text.causal_lm import CausalLm
 from flaxformer_lite.training import bound_models, optimizer
 
 SOAP = "examples.soap:make"
+ADAM_MINI = "examples.adam_mini:make"
 LENGTH = 64
 STEPS = 150
 SEEDS = 3
 FURTHER = 3  # rates tried at most beyond the first three
 MIDDLES = {
-    "adam_mini": 1e-2,
+    ADAM_MINI: 1e-2,
     "adamw": 1e-2,
     "adafactor": 1e-1,
     "lion": 1e-3,

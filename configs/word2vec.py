@@ -16,7 +16,7 @@ from flaxformer_lite.config import (
     TrainConfig,
     to_config_dict,
 )
-from flaxformer_lite.models import word2vec
+from flaxformer_lite.contrib.word_vectors.models import word2vec
 from flaxformer_lite.registry import resolve_class
 
 OBJECTIVES = {"skipgram": "skip_gram", "cbow": "cbow"}

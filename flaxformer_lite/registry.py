@@ -168,8 +168,11 @@ def name_of(cls: type) -> str:
     """Returns the name of a class for `resolve_class`: that of its file, or `module:Class`."""
     package, _, file = cls.__module__.rpartition(".")
     folders = [f"{PACKAGE}.{place}" for places in FOLDERS.values() for place in places]
-    inside = package in folders and cls.__name__.removesuffix("Config") == _class_name(file)
-    return file if inside else f"{cls.__module__}:{cls.__qualname__}"
+    contrib, _, kind = package.rpartition(".")
+    inside = package in folders or (contrib.startswith(f"{PACKAGE}.contrib.") and kind in FOLDERS)
+    if inside and cls.__name__.removesuffix("Config") == _class_name(file):
+        return file
+    return f"{cls.__module__}:{cls.__qualname__}"
 
 
 def code_of(cls: type) -> tuple[str, ...]:

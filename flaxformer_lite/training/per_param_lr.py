@@ -58,7 +58,7 @@ def scale_by_width(
     if not powers:
         raise ConfigError(
             f"optimizer.name={optimizer!r}, model.width_rule='mup': it does not say how its rates"
-            " follow the width (WIDTH_POWERS); choose adam_mini, adamw, lion, muon,"
+            " follow the width (WIDTH_POWERS); choose adamw, lion, muon,"
             " muon_spectral or schedule_free, or width_rule=standard."
         )
 

@@ -57,7 +57,7 @@ def test_every_field_is_listed_in_its_section(command, listed):
 def test_types_choices_and_values(listed):
     _, fields = listed("train", "--config=gpt2_tiny:rope")
     assert fields["config.optimizer.name"][1].endswith(
-        "one of adafactor, adam_mini, adamw, lion, muon, muon_spectral, schedule_free, sgd"
+        "one of adafactor, adamw, lion, muon, muon_spectral, schedule_free, sgd"
     )
     assert (
         fields["config.model.attention"][1].count("auto") == 2

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from flaxformer_lite import registry
+from flaxformer_lite.contrib.word_vectors.word_windows import WordWindows
 from flaxformer_lite.models.skeletons.outputs import Features, Output
 from flaxformer_lite.nn.functions.losses import DeferredLogits
 from flaxformer_lite.objectives.sums import weight_sums
 from flaxformer_lite.objectives.tables.task import Task
-from flaxformer_lite.objectives.text.word_windows import WordWindows
 from flaxformer_lite.registry import available, resolve_class
 
 OBJECTIVES = [

@@ -187,7 +187,7 @@ def test_stopping_and_resuming_is_bit_for_bit_the_uninterrupted_run(
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", ["adam_mini", "muon", "schedule_free"])
+@pytest.mark.parametrize("name", ["examples.adam_mini:make", "muon", "schedule_free"])
 def test_so_it_is_with_the_state_of_other_optimizers(name, cfg, tmp_path):
     chosen = OptimizerConfig(name=name, learning_rate=1e-2, schedule="constant", warmup_steps=2)
     cfg = dataclasses.replace(cfg, optimizer=chosen)

@@ -276,7 +276,9 @@ def test_any_mesh_equals_one_device(sizes, accumulate):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", ["adam_mini", "muon", "muon_spectral", "schedule_free"])
+@pytest.mark.parametrize(
+    "name", ["examples.adam_mini:make", "muon", "muon_spectral", "schedule_free"]
+)
 def test_so_it_does_with_other_optimizers(name):
     _, reference, _ = run(mesh_of(1, 1, 1), name=name)
     _, spread, _ = run(mesh_of(2, 2, 2), name=name)

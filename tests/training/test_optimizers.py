@@ -113,48 +113,6 @@ def test_muons_spectral_norm_follows_the_ratio_of_outputs_to_inputs():
     np.testing.assert_allclose(sizes["muon_spectral"], [20 * 2, 20], rtol=0.3)
 
 
-# the axes over which each parameter's block lies
-BLOCKS = {
-    "token_embed/embedding": ((5, 3), 1),
-    "lm_head/kernel": ((5, 3), 1),
-    "layer_0/attention/query/kernel": ((3, 2, 4), (0, 2)),
-    "layer_0/attention/value/kernel": ((3, 2, 4), 0),
-    "layer_0/attention/out/kernel": ((2, 4, 3), (0, 1)),
-    "layer_0/attention/query/bias": ((2, 4), (0, 1)),
-    "layers/mlp/experts/up/kernel": ((2, 2, 3, 4), 2),
-    "layers/norm/scale": ((2, 3), 1),
-}
-
-
-def test_adam_mini_is_adam_with_one_second_moment_a_block():
-    gradients = [
-        {path: matrices(*shape, seed=seed) for path, (shape, _) in BLOCKS.items()}
-        for seed in range(3)
-    ]
-    cfg = OptimizerConfig(name="adam_mini", learning_rate=1.0, **PLAIN)
-    tx = optimizer.build(cfg, 3)
-
-    @jax.jit
-    def run(gradients):
-        opt_state = tx.init(gradients[0])
-        for grads in gradients:
-            updates, opt_state = tx.update(grads, opt_state, grads)
-        return updates, opt_state
-
-    updates, opt_state = run(gradients)
-    for path, (_, axes) in BLOCKS.items():
-        m = 0.0
-        v = 0.0
-        for grads in gradients:
-            m = cfg.b1 * m + (1 - cfg.b1) * grads[path]
-            v = cfg.b2 * v + (1 - cfg.b2) * np.mean(grads[path] ** 2, axis=axes, keepdims=True)
-        m = m / (1 - cfg.b1**3)
-        v = v / (1 - cfg.b2**3)
-        np.testing.assert_allclose(updates[path], -m / (np.sqrt(v) + cfg.eps), rtol=1e-4)
-    kept = optax.tree.get(opt_state, "v_block")
-    assert sum(v.size for v in kept.values()) == 5 + 5 + 2 + 8 + 3 + 1 + 16 + 2
-
-
 def test_schedule_free_is_optax():
     """optax computes the average from the two other sequences, and we keep it."""
     params = {"kernel": jnp.asarray(matrices(3, 4)), "bias": jnp.zeros(4)}

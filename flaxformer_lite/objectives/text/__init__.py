@@ -1,4 +1,4 @@
 """Objectives on running text, one per file."""
 
 # Files that are not plug-ins.
-SHARED = ("denoising", "text_objective", "word_windows")
+SHARED = ("denoising", "text_objective")

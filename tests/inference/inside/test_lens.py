@@ -7,7 +7,7 @@ import pytest
 
 from flaxformer_lite import capture, logit_lens
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.models import word2vec
+from flaxformer_lite.contrib.word_vectors.models import word2vec
 from tests.models.tiny import built, close, ids, inputs_of, small
 
 FAMILIES = {

@@ -9,9 +9,9 @@ import flaxformer_lite
 from flaxformer_lite import load_word_vectors
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.config import DataConfig, OptimizerConfig, TokenizerConfig
-from flaxformer_lite.models import word2vec
-from flaxformer_lite.objectives.text.cbow import Cbow
-from flaxformer_lite.objectives.text.skip_gram import SkipGram
+from flaxformer_lite.contrib.word_vectors.models import word2vec
+from flaxformer_lite.contrib.word_vectors.objectives.cbow import Cbow
+from flaxformer_lite.contrib.word_vectors.objectives.skip_gram import SkipGram
 from tests.cli import models
 from tests.marks import daily
 from tests.training import tiny_runs

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.objectives.test_skip_gram import batch_of, log_sigmoid, sums, tables
+from tests.contrib.word_vectors.test_skip_gram import batch_of, log_sigmoid, sums, tables
 
 
 def test_the_loss_is_that_of_each_word_and_the_mean_of_those_around_it(

@@ -1,7 +1,13 @@
-"""Adam-mini: Zhang et al. (2024), arXiv:2406.16793: Adam with one second moment for each block.
+"""Adam-mini, an optimizer written outside the package: one second moment for each block.
+
+    flaxformer_lite train --config=gpt2_tiny --workdir=runs/mini
+    --config.optimizer.name=examples.adam_mini:make
 
 A block is a row of a table, a head of queries or keys, an output of any other matrix, or a whole
-parameter of another kind (their algorithm 3).
+parameter of another kind.
+
+Reference: Zhang et al. 2024, "Adam-mini: Use Fewer Learning Rates To Gain More"
+  (arXiv:2406.16793), algorithm 3.
 """
 
 import re

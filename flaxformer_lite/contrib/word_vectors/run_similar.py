@@ -11,9 +11,9 @@ from flaxformer_lite.cli import command_line, retrieve
 from flaxformer_lite.cli.open_model import folder_of, print_notice, print_warnings
 from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.contrib.word_vectors.word_scores import Section, score_analogies, score_pairs
 from flaxformer_lite.inference.retrieval import Collected
 from flaxformer_lite.model_details import load_word_vectors
-from flaxformer_lite.pretrained.word_scores import Section, score_analogies, score_pairs
 from flaxformer_lite.pretrained.word_vectors import WordVectors
 
 

@@ -10,6 +10,8 @@ Words and Phrases and their Compositionality" (2013).
 from functools import partial
 from typing import ClassVar
 
+import jax
+
 from flaxformer_lite.models.fields import ModelFields
 from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.skeletons import build_layers
@@ -47,11 +49,11 @@ class Model(Hinted):
         self.token_embed = TokenEmbed(build_layers.embed(self.cfg), self.execution)
         self.lm_head = VocabHead(build_layers.vocab(self.cfg), self.execution)
 
-    def features(self, input_ids) -> Features:
+    def features(self, input_ids: jax.Array) -> Features:
         """Returns the words' vectors, and the context table, from which losses read a few rows."""
         x_BTD = self.token_embed(ids_of("input_ids", input_ids, self.cfg.vocab_size))
         return Features(self.lm_head(x_BTD, self.token_embed.embedding))
 
-    def __call__(self, input_ids) -> Output:
+    def __call__(self, input_ids: jax.Array) -> Output:
         projection = self.features(input_ids).projection
         return Output(last_hidden_state=projection.x, logits=projection.logits())

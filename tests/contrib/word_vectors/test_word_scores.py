@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.pretrained.word_scores import score_analogies, score_pairs
+from flaxformer_lite.contrib.word_vectors.word_scores import score_analogies, score_pairs
 from tests.pretrained.test_word_vectors import PLACES, made
 
 QUESTIONS = """: capitals

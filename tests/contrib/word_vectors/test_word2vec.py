@@ -7,7 +7,7 @@ import pytest
 
 from flaxformer_lite import build_model
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.models import word2vec
+from flaxformer_lite.contrib.word_vectors.models import word2vec
 
 
 def test_two_tables_and_their_dot_products():

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from flaxformer_lite.objectives.text.word_windows import WordWindows
+from flaxformer_lite.contrib.word_vectors.word_windows import WordWindows
 
 
 @dataclass(frozen=True, kw_only=True)
