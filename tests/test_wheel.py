@@ -51,7 +51,7 @@ def test_it_holds_all_sources_and_nothing_else_on_top(installed):
         for name in (
             "py.typed",
             "__init__.pyi",
-            "inference/inside/page.html",
+            "contrib/look/page.html",
             "contrib/export/page.html",
             "runs/report/templates/model_card.md",
             "runs/report/templates/base.html",

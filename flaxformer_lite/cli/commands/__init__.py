@@ -24,7 +24,6 @@ COMMANDS: dict[str, Command] = {
     "embed": texts.embed,
     "mine": texts.mine,
     "fill-mask": texts.fill_mask,
-    "look": texts.look,
     "compare": training.compare,
     "steps": training.steps,
     "replay": training.replay,

@@ -1,4 +1,4 @@
-"""Commands that write texts, search them, and look at what a model computes of them."""
+"""Commands that write texts and search them."""
 
 import argparse
 
@@ -269,51 +269,4 @@ def fill_mask(parser: argparse.ArgumentParser) -> None:
         type=command_line.integer(1),
         default=5,
         help="number of predictions to show (default: %(default)s)",
-    )
-
-
-@declare_command(
-    "show what a model computes on one text, as a page",
-    '--model path/to/gpt2 --text "To be, or not to be" --output gpt2.html',
-    '--model path/to/t5 --text "translate English to German: I" --output t5.html',
-)
-def look(parser: argparse.ArgumentParser) -> None:
-    """Shows what a model computes on one text, as a page for any browser.
-
-    The page shows attention, logit lens, losses, hidden states, positions and masks, and needs no
-    network.
-    """
-    add = parser.add_argument
-    add_model(parser, "directory of published weights, or the --workdir of train")
-    add_adapter(parser)
-    add("--text", required=True, type=command_line.text, help="text that the model reads")
-    add(
-        "--target",
-        type=command_line.text,
-        help="text that the decoder reads: the answer of an encoder-decoder (default: the model's"
-        " own), or the continuation of a decoder-only model's text",
-    )
-    add(
-        "--output",
-        required=True,
-        metavar="FILE",
-        type=command_line.new_file(".html"),
-        help="page to write, .html",
-    )
-    add(
-        "--max_tokens",
-        type=command_line.integer(1),
-        default=64,
-        help="maximum length of the text and of the target (default: %(default)s)",
-    )
-    add(
-        "--top_k",
-        type=command_line.integer(1),
-        default=5,
-        help="tokens that the logit lens shows at each position (default: %(default)s)",
-    )
-    add(
-        "--prefix_lm",
-        action="store_true",
-        help="attend to the text in both directions, as the prefix_lm objective trains decoders",
     )

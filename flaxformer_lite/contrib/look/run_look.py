@@ -13,11 +13,11 @@ from flaxformer_lite.cli.open_model import (
     print_notice,
 )
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.contrib.look.page import render
+from flaxformer_lite.contrib.look.summary import Inside, look_inside
 from flaxformer_lite.files.publish import write_file
 from flaxformer_lite.inference.generate import generate
 from flaxformer_lite.inference.inside.lens import running_stacks
-from flaxformer_lite.inference.inside.page import render
-from flaxformer_lite.inference.inside.summary import Inside, look_inside
 from flaxformer_lite.inference.task import check_token_ids, max_tokens
 
 

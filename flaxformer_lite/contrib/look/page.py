@@ -14,9 +14,9 @@ from importlib import resources
 
 import numpy as np
 
+from flaxformer_lite.contrib.look.position_tables import PositionTable
+from flaxformer_lite.contrib.look.summary import AttentionMaps, ExpertMaps, Inside
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.inference.inside.position_tables import PositionTable
-from flaxformer_lite.inference.inside.summary import AttentionMaps, ExpertMaps, Inside
 
 Spell = Callable[[int], str]
 
@@ -36,7 +36,7 @@ def render(inside: Inside, spell: Spell, *, title: str, facts: dict[str, str]) -
         allow_nan=False,
     )
     template = (
-        resources.files("flaxformer_lite.inference.inside")
+        resources.files("flaxformer_lite.contrib.look")
         .joinpath("page.html")
         .read_text(encoding="utf-8")
     )

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flaxformer_lite.inference.inside.position_tables import position_tables
+from flaxformer_lite.contrib.look.position_tables import position_tables
 from flaxformer_lite.nn.positions.alibi import Alibi, slopes
 from flaxformer_lite.nn.positions.rope import Rope
 from flaxformer_lite.nn.positions.shaw import Shaw

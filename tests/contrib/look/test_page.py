@@ -10,8 +10,8 @@ import zlib
 import numpy as np
 import pytest
 
-from flaxformer_lite.inference.inside.page import pack, page_data, render, sharpest
-from flaxformer_lite.inference.inside.summary import look_inside
+from flaxformer_lite.contrib.look.page import pack, page_data, render, sharpest
+from flaxformer_lite.contrib.look.summary import look_inside
 from tests.models.tiny import built, small
 
 ATTACK = "</script><img src=x onerror=alert(1)>"

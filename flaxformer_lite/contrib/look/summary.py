@@ -9,6 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.contrib.look.position_tables import PositionTable, position_tables
+from flaxformer_lite.contrib.look.token_losses import (
+    TokenLosses,
+    masked_losses,
+    next_token_losses,
+)
 from flaxformer_lite.inference.inside.capture import capture, names_of
 from flaxformer_lite.inference.inside.lens import (
     Lens,
@@ -16,12 +22,6 @@ from flaxformer_lite.inference.inside.lens import (
     hidden_names,
     read_states,
     running_stacks,
-)
-from flaxformer_lite.inference.inside.position_tables import PositionTable, position_tables
-from flaxformer_lite.inference.inside.token_losses import (
-    TokenLosses,
-    masked_losses,
-    next_token_losses,
 )
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.nn.feed_forwards.moe import ROUTER_BIAS, MoeConfig

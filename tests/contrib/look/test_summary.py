@@ -13,10 +13,10 @@ import pytest
 from flaxformer_lite import build_model, registry, score
 from flaxformer_lite.config import ConfigError, LayerKind
 from flaxformer_lite.config.parts import MixerConfig
+from flaxformer_lite.contrib.look.page import render
+from flaxformer_lite.contrib.look.summary import look_inside
+from flaxformer_lite.contrib.look.token_losses import masked_losses
 from flaxformer_lite.inference.inside.capture import capture
-from flaxformer_lite.inference.inside.page import render
-from flaxformer_lite.inference.inside.summary import look_inside
-from flaxformer_lite.inference.inside.token_losses import masked_losses
 from flaxformer_lite.models import deepseek_v2, deepseek_v3
 from tests.models.tiny import OWN, built, close, logits_of, small
 
