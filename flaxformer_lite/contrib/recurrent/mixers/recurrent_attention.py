@@ -14,20 +14,15 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from flaxformer_lite.config import ConfigError, Execution, OneOf, parts, plugin_name
+from flaxformer_lite.contrib.recurrent.cells import recurrent, scan_cell
+from flaxformer_lite.contrib.recurrent.layer import RecurrentConfig, declare_cell, read_tokens
+from flaxformer_lite.contrib.recurrent.mixers.gru import GruConfig
+from flaxformer_lite.contrib.recurrent.mixers.lstm import LstmConfig
+from flaxformer_lite.contrib.recurrent.mixers.rnn import RnnConfig
 from flaxformer_lite.nn.attentions.arguments import check_mask
 from flaxformer_lite.nn.functions import kernels, masks
 from flaxformer_lite.nn.functions.masks import Mask
-from flaxformer_lite.nn.functions.recurrent import RecurrentState, recurrent, scan_cell
-from flaxformer_lite.nn.mixers.gru import GruConfig
-from flaxformer_lite.nn.mixers.lstm import LstmConfig
-from flaxformer_lite.nn.mixers.recurrent import (
-    RecurrentConfig,
-    begin_recurrence,
-    declare_cell,
-    finish_recurrence,
-    read_tokens,
-)
-from flaxformer_lite.nn.mixers.rnn import RnnConfig
+from flaxformer_lite.nn.mixers.recurrent import RecurrentState, begin_recurrence, finish_recurrence
 from flaxformer_lite.nn.modules import cache as caches
 from flaxformer_lite.nn.modules.cache import StateCache
 from flaxformer_lite.nn.modules.context import Context, ContextLayer
