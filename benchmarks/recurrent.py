@@ -26,7 +26,8 @@ from flaxformer_lite.config import (
     TokenizerConfig,
     TrainConfig,
 )
-from flaxformer_lite.models import gpt2, recurrent
+from flaxformer_lite.contrib.recurrent.models import recurrent
+from flaxformer_lite.models import gpt2
 from flaxformer_lite.objectives.text.causal_lm import CausalLm
 from flaxformer_lite.registry import resolve_class
 from flaxformer_lite.runs.report import metrics

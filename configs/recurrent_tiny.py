@@ -16,7 +16,7 @@ from flaxformer_lite.config import (
     TrainConfig,
     to_config_dict,
 )
-from flaxformer_lite.models import recurrent
+from flaxformer_lite.contrib.recurrent.models import recurrent
 from flaxformer_lite.objectives.text.causal_lm import CausalLm
 from flaxformer_lite.registry import resolve_class
 

@@ -14,7 +14,7 @@ from flaxformer_lite.config import (
     TrainConfig,
     to_config_dict,
 )
-from flaxformer_lite.models import seq2seq_recurrent
+from flaxformer_lite.contrib.recurrent.models import seq2seq_recurrent
 from flaxformer_lite.objectives.tables.text_to_text import TextToText
 
 PRESETS = {"bahdanau": "tiny", "luong": "tiny_luong"}

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite import ModelConfig, Rope, build_model, init_cache
-from flaxformer_lite.models import gpt2, recurrent
+from flaxformer_lite.contrib.recurrent.models import recurrent
+from flaxformer_lite.models import gpt2
 
 LENGTH = 128
 SIZES = dict(vocab_size=256, d_model=128, dropout=0.0)

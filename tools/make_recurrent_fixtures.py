@@ -1,5 +1,5 @@
-"""Writes tests/nn/functions/torch_recurrent.npz: what torch's RNN, LSTM and GRU compute, both ways
-over padded rows.
+"""Writes tests/contrib/recurrent/torch_recurrent.npz: what torch's RNN, LSTM and GRU compute, both
+ways over padded rows.
 
     # in the environment of tools/make_fixtures.py
     /tmp/reference/bin/python tools/make_recurrent_fixtures.py
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-OUT = Path(__file__).parents[1] / "tests" / "functions" / "torch_recurrent.npz"
+OUT = Path(__file__).parents[1] / "tests" / "contrib" / "recurrent" / "torch_recurrent.npz"
 CELLS = {"rnn": torch.nn.RNN, "lstm": torch.nn.LSTM, "gru": torch.nn.GRU}
 B = 3
 T = 7

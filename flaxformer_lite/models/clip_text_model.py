@@ -55,7 +55,11 @@ class Model(DecoderModel):
         if cfg.head == "projection":
             sizes = {"D": cfg.d_model, "P": cfg.projection_size or cfg.d_model}
             self.text_projection = Einsum(
-                "BD,DP->BP", sizes, False, cfg.initial, self.execution, name="text_projection"
+                "BD,DP->BP",
+                sizes,
+                initial=cfg.initial,
+                execution=self.execution,
+                name="text_projection",
             )
 
     def on_top(self, x_BTD: jax.Array, input_ids) -> dict[str, jax.Array]:

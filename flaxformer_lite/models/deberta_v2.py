@@ -79,9 +79,13 @@ class Discriminator(nn.Module):
         run = self.execution
         sizes = {"D": cfg.d_model, "A": cfg.d_model, "C": 1}
         x_BTD = Norm(cfg.norm_config, run, name="norm")(x_BTD[:, :1] + x_BTD)
-        dense = Einsum("BTD,DA->BTA", sizes, True, cfg.initial, run, name="dense")
+        dense = Einsum(
+            "BTD,DA->BTA", sizes, bias=True, initial=cfg.initial, execution=run, name="dense"
+        )
         h_BTA = ACTIVATIONS[cfg.activation](dense(x_BTD))
-        return Einsum("BTA,AC->BTC", sizes, True, cfg.initial, run, name="output")(h_BTA)[..., 0]
+        return Einsum(
+            "BTA,AC->BTC", sizes, bias=True, initial=cfg.initial, execution=run, name="output"
+        )(h_BTA)[..., 0]
 
 
 class Model(electra.Model):

@@ -43,9 +43,9 @@ class Discriminator(nn.Module):
         sizes = {"D": self.cfg.d_model, "A": self.cfg.d_model, "C": 1}
         how: dict[str, Any] = {"initial": cfg.initial, "execution": self.execution}
         h_BTA = ACTIVATIONS[cfg.activation](
-            Einsum("BTD,DA->BTA", sizes, True, **how, name="dense")(x_BTD)
+            Einsum("BTD,DA->BTA", sizes, bias=True, **how, name="dense")(x_BTD)
         )
-        return Einsum("BTA,AC->BTC", sizes, True, **how, name="output")(h_BTA)[..., 0]
+        return Einsum("BTA,AC->BTC", sizes, bias=True, **how, name="output")(h_BTA)[..., 0]
 
 
 class Model(EncoderModel):

@@ -51,7 +51,14 @@ class LastToken(Pooler):
     @nn.compact
     def __call__(self, x_BTD: jax.Array) -> jax.Array:
         sizes = {"D": x_BTD.shape[-1], "P": self.width}
-        dense = Einsum("BD,DP->BP", sizes, True, self.initial, self.execution, name="dense")
+        dense = Einsum(
+            "BD,DP->BP",
+            sizes,
+            bias=True,
+            initial=self.initial,
+            execution=self.execution,
+            name="dense",
+        )
         return dense(x_BTD[:, -1])
 
 

@@ -48,7 +48,12 @@ def test_every_field_is_set_by_a_page_or_a_family_or_has_its_use_in_the_docs():
     for folder in FOLDERS:
         records += [registry.resolve_class(folder, name) for name in registry.available(folder)]
     assert len(records) > 50
-    setters = find_words(r"\w+", "configs/*.py", "flaxformer_lite/models/**/*.py")
+    setters = find_words(
+        r"\w+",
+        "configs/*.py",
+        "flaxformer_lite/models/**/*.py",
+        "flaxformer_lite/contrib/*/models/*.py",
+    )
     documented = find_words(r"[`.](\w+)", "docs/*.md")
     unused = []
     for record in records:

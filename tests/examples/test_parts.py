@@ -67,7 +67,7 @@ def test_an_encoding_with_two_hooks(tmp_path):
     assert np.abs(two - unturned).max() > 1e-5, "and so does the phase"
 
 
-@pytest.mark.nightly  # of our own recurrent mixers, tests/nn/mixers
+@pytest.mark.nightly  # of our own recurrent mixers, tests/contrib/recurrent
 def test_a_recurrent_language_model_trains_and_writes(tmp_path):
     _, records = trials.train(
         tmp_path, page="gpt2_tiny:nope", **{"model.mixer.name": "examples.min_gru:MinGruConfig"}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite import LayerKind, generate
-from flaxformer_lite.nn.mixers.lstm import LstmConfig
+from flaxformer_lite.contrib.recurrent.mixers.lstm import LstmConfig
 from tests.inference.beam_reference import beam_search
 from tests.models.tiny import built, ids, logits_of, small
 

@@ -107,14 +107,14 @@ class CapacityMoe(Moe):
         )
         return x_BTD * noise
 
-    def with_room(
+    def combine_weights(
         self,
         weights_BTA: jax.Array,
         chosen_BTA: jax.Array,
         logits_BTX: jax.Array,
         context: Context | None,
     ) -> tuple[jax.Array, jax.Array]:
-        """Removes the choices of experts that have no room."""
+        """Returns combine weights of the experts that have capacity left for a token."""
         cfg = self.cfg
         batch, length, copies = chosen_BTA.shape
         training = self.has_rng("dropout")

@@ -58,8 +58,10 @@ class LayerInput(nn.Module):
         cfg = self.cfg
         run = self.execution
         sizes = {"D": x_BTD.shape[-1], "P": cfg.width}
-        gate = Einsum("BTD,DP->BTP", sizes, False, cfg.initial, run, name="gate")
-        out = Einsum("BTP,PD->BTD", sizes, False, cfg.initial, run, residual=True, name="out")
+        gate = Einsum("BTD,DP->BTP", sizes, initial=cfg.initial, execution=run, name="gate")
+        out = Einsum(
+            "BTP,PD->BTD", sizes, initial=cfg.initial, execution=run, residual=True, name="out"
+        )
         h_BTP = ACTIVATIONS[cfg.activation](gate(x_BTD))
         if context is not None and context.inputs_BTLP is not None:
             h_BTP = h_BTP * context.inputs_BTLP[:, :, 0]

@@ -83,7 +83,9 @@ class FeedForward(nn.Module):
         sharding = sharding_of(run)
         names = ("up", "gate") if cfg.gated else ("up",)
         products = tuple(
-            Einsum("BTD,DF->BTF", sizes, cfg.bias, cfg.initial, run, name=name)(x_BTD)
+            Einsum(
+                "BTD,DF->BTF", sizes, bias=cfg.bias, initial=cfg.initial, execution=run, name=name
+            )(x_BTD)
             for name in names
         )
         # Computed before they are named: what a policy keeps is an array already.
@@ -97,7 +99,15 @@ class FeedForward(nn.Module):
             return sharding.constrain(activated, "BTF")
 
         biased = cfg.bias or cfg.down_bias
-        down = Einsum("BTF,FD->BTD", sizes, biased, cfg.initial, run, residual=True, name="down")
+        down = Einsum(
+            "BTF,FD->BTD",
+            sizes,
+            bias=biased,
+            initial=cfg.initial,
+            execution=run,
+            residual=True,
+            name="down",
+        )
         dropout = Dropout("mlp", run)
         if recomputes_inputs(sharding) and not dropout.on:
             return down(inputs, prepare=hidden)

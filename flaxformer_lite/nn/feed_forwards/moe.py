@@ -236,13 +236,17 @@ class Moe(nn.Module):
         width = x_BTD.shape[-1]
         sizes = {"D": width, "X": cfg.num_experts}
         router = Einsum(
-            "BTD,DX->BTX", sizes, cfg.router_bias, cfg.expert.initial, run, name="router"
+            "BTD,DX->BTX",
+            sizes,
+            bias=cfg.router_bias,
+            initial=cfg.expert.initial,
+            execution=run,
+            name="router",
         )
         logits_BTX = router(self.router_input(x_BTD))
         bias_X = None
-        if (
-            cfg.router_bias_update_rate
-        ):  # in float32, as steps of training are smaller than bfloat16 resolves
+        if cfg.router_bias_update_rate:
+            # in float32, as steps of training are smaller than bfloat16 resolves
             shape = (cfg.num_experts,)
             bias_X = self.param(ROUTER_BIAS, nn.initializers.zeros, shape, jnp.float32)
 
@@ -250,8 +254,8 @@ class Moe(nn.Module):
         on_shards = sharding_of(run).per_shard(cfg.route, ("BT", ""), ("BT", "BT"))
         weights_BTA, chosen_BTA = on_shards(logits_BTX, bias_X)
         self._sow_losses(logits_BTX, chosen_BTA, context)
-        with_room = self.with_room(weights_BTA, chosen_BTA, logits_BTX, context)
-        y_BTD = Experts(cfg, run, name="experts")(self.norm_of("experts_in", x_BTD), *with_room)
+        combined = self.combine_weights(weights_BTA, chosen_BTA, logits_BTX, context)
+        y_BTD = Experts(cfg, run, name="experts")(self.norm_of("experts_in", x_BTD), *combined)
         y_BTD = self.norm_of("experts_out", y_BTD)
         if self._trains:
             chosen_LA = chosen_BTA.reshape(-1, cfg.experts_per_token)
@@ -269,9 +273,8 @@ class Moe(nn.Module):
             gate = Einsum(
                 "BTD,DC->BTC",
                 {"D": width, "C": 1},
-                False,
-                cfg.expert.initial,
-                run,
+                initial=cfg.expert.initial,
+                execution=run,
                 name="shared_gate",
             )
             shared_BTD = jax.nn.sigmoid(gate(x_BTD)) * shared_BTD
@@ -291,14 +294,14 @@ class Moe(nn.Module):
         """Returns x with the norm of a slot, of which there is none."""
         return x_BTD
 
-    def with_room(
+    def combine_weights(
         self,
         weights_BTA: jax.Array,
         chosen_BTA: jax.Array,
         logits_BTX: jax.Array,
         context: Context | None,
     ) -> tuple[jax.Array, jax.Array]:
-        """Returns the weights and numbers of the experts that have room for each token: all."""
+        """Returns the combine weights of each token (GShard, 2.2) and the experts they are of."""
         return weights_BTA, chosen_BTA
 
     def _sow_losses(

@@ -47,7 +47,7 @@ class NormedMoe(Moe):
     def router_input(self, x_BTD: jax.Array) -> jax.Array:
         return self.norm_of("router", x_BTD) * x_BTD.shape[-1] ** -0.5
 
-    def with_room(
+    def combine_weights(
         self,
         weights_BTA: jax.Array,
         chosen_BTA: jax.Array,

@@ -154,10 +154,9 @@ class GatedDelta(ContextLayer):
         out = Einsum(
             "BTU,UD->BTD",
             {"U": out_BTU.shape[-1], "D": width},
-            False,
-            cfg.initial,
-            self.execution,
-            True,
+            initial=cfg.initial,
+            execution=self.execution,
+            residual=True,
             name="out",
         )
         state = last_BU.astype(jnp.float32), matrix_BNHF.reshape(batch, -1)
@@ -171,7 +170,11 @@ class GatedDelta(ContextLayer):
         equations = {"query": "KH", "key": "KH", "value": "NF", "gate": "NF"}
         letters = equations.get(name, "KG")
         return Einsum(
-            f"BTD,D{letters}->BT{letters}", sizes, False, cfg.initial, self.execution, name=name
+            f"BTD,D{letters}->BT{letters}",
+            sizes,
+            initial=cfg.initial,
+            execution=self.execution,
+            name=name,
         )(x_BTD)
 
     def _of_heads(self, x_BTU: jax.Array) -> jax.Array:

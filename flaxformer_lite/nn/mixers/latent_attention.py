@@ -188,7 +188,12 @@ class LatentAttention(Attention):
             has_bias = False
         sizes = self._sizes(D=x_BTD.shape[-1], H=latent.content_dim + latent.rotary_dim)
         query = Einsum(
-            "BTD,DNH->BTNH", sizes, has_bias, self.cfg.initial, self.execution, name="query"
+            "BTD,DNH->BTNH",
+            sizes,
+            bias=has_bias,
+            initial=self.cfg.initial,
+            execution=self.execution,
+            name="query",
         )
         content_BTNH, turning_BTNH = jnp.split(query(x_BTD), [latent.content_dim], axis=-1)
         return content_BTNH, _turned(turning_BTNH, phase)
@@ -197,9 +202,14 @@ class LatentAttention(Attention):
         """Projects to a vector for all heads; by default it has a bias if keys have one."""
         has_bias = "key" in self.cfg.bias if bias is None else bias
         sizes = {"D": x_BTD.shape[-1], "E": width}
-        return Einsum("BTD,DE->BTE", sizes, has_bias, self.cfg.initial, self.execution, name=name)(
-            x_BTD
-        )
+        return Einsum(
+            "BTD,DE->BTE",
+            sizes,
+            bias=has_bias,
+            initial=self.cfg.initial,
+            execution=self.execution,
+            name=name,
+        )(x_BTD)
 
     def _latent_norm(self, name: str, x_BTE: jax.Array) -> jax.Array:
         norm = NormConfig(kind="rms", eps=self.latent.norm_eps)
@@ -208,7 +218,9 @@ class LatentAttention(Attention):
     def _up(self, name: str, width: int) -> Einsum:
         """Builds the projection of latent vectors to the heads' keys or values."""
         sizes = self._sizes(E=self.latent.kv_rank, H=width)
-        return Einsum("BSE,ENH->BSNH", sizes, False, self.cfg.initial, self.execution, name=name)
+        return Einsum(
+            "BSE,ENH->BSNH", sizes, initial=self.cfg.initial, execution=self.execution, name=name
+        )
 
     def _matrices(self, dtype: DTypeLike) -> tuple[jax.Array, jax.Array] | None:
         """Returns the matrices of keys and values; None if they are adapted or quantized.

@@ -74,11 +74,13 @@ class ShortConvolution(ContextLayer):
             cfg, run, x_BTD, context, cache, [(cfg.taps - 1) * width], causal=True
         )
         sizes = {"D": width, "Z": 3, "U": width}
-        project = Einsum("BTD,DZU->BTZU", sizes, False, cfg.initial, run, name="input")
+        project = Einsum("BTD,DZU->BTZU", sizes, initial=cfg.initial, execution=run, name="input")
         gate_BTU, out_gate_BTU, value_BTU = jnp.moveaxis(project(x_BTD), 2, 0)
         gated_BTU = gate_BTU * value_BTU
         if context.keep_BT is not None:
             gated_BTU = jnp.where(context.keep_BT[..., None], gated_BTU, 0)
         sums_BTU, last_BU = convolve_last(self, cfg.taps, gated_BTU, last_BU, context)
-        out = Einsum("BTU,UD->BTD", sizes, False, cfg.initial, run, True, name="out")
+        out = Einsum(
+            "BTU,UD->BTD", sizes, initial=cfg.initial, execution=run, residual=True, name="out"
+        )
         return finish_recurrence(out(out_gate_BTU * sums_BTU), context, cache, (last_BU,))

@@ -145,6 +145,11 @@ class EmbedInputs(nn.Module):
         if cfg.width != cfg.d_model or cfg.always_projects:
             sizes = {"E": cfg.width, "D": cfg.d_model}
             x_BTE = Einsum(
-                "BTE,ED->BTD", sizes, cfg.project_bias, cfg.initial, run, name="project"
+                "BTE,ED->BTD",
+                sizes,
+                bias=cfg.project_bias,
+                initial=cfg.initial,
+                execution=run,
+                name="project",
             )(x_BTE)
         return sharding_of(run).constrain(x_BTE, "BTD")

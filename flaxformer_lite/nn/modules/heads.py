@@ -98,9 +98,14 @@ class MaskedLmHead(nn.Module):
     @nn.compact
     def __call__(self, x_BTD: jax.Array, embedding_VE: jax.Array) -> DeferredLogits:
         sizes = {"D": x_BTD.shape[-1], "E": embedding_VE.shape[-1]}
-        x_BTE = Einsum("BTD,DE->BTE", sizes, True, self.cfg.initial, self.execution, name="dense")(
-            x_BTD
-        )
+        x_BTE = Einsum(
+            "BTD,DE->BTE",
+            sizes,
+            bias=True,
+            initial=self.cfg.initial,
+            execution=self.execution,
+            name="dense",
+        )(x_BTD)
         x_BTE = Norm(self.norm, self.execution, name="norm")(ACTIVATIONS[self.activation](x_BTE))
         return VocabHead(self.cfg, self.execution, name="vocab")(x_BTE, embedding_VE)
 
@@ -122,7 +127,14 @@ class Transform(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         sizes = {"D": x.shape[-1], "A": x.shape[-1]}
         equation = "BTD,DA->BTA" if x.ndim == 3 else "BD,DA->BA"
-        dense = Einsum(equation, sizes, self.bias, self.initial, self.execution, name="dense")
+        dense = Einsum(
+            equation,
+            sizes,
+            bias=self.bias,
+            initial=self.initial,
+            execution=self.execution,
+            name="dense",
+        )
         x = ACTIVATIONS[self.activation](dense(x))
         if self.norm is None:
             return x
@@ -142,7 +154,14 @@ class Pooler(nn.Module):
     @nn.compact
     def __call__(self, x_BTD: jax.Array) -> jax.Array:
         sizes = {"A": x_BTD.shape[-1], "D": x_BTD.shape[-1]}
-        dense = Einsum("BD,DA->BA", sizes, True, self.initial, self.execution, name="dense")
+        dense = Einsum(
+            "BD,DA->BA",
+            sizes,
+            bias=True,
+            initial=self.initial,
+            execution=self.execution,
+            name="dense",
+        )
         return ACTIVATIONS[self.activation](dense(x_BTD[:, 0]))
 
 
@@ -159,4 +178,11 @@ class Classifier(nn.Module):
         x = Dropout("branch", self.execution)(x)
         equation = "BTD,DC->BTC" if x.ndim == 3 else "BD,DC->BC"
         sizes = {"D": x.shape[-1], "C": self.num_labels}
-        return Einsum(equation, sizes, self.bias, self.initial, self.execution, name="dense")(x)
+        return Einsum(
+            equation,
+            sizes,
+            bias=self.bias,
+            initial=self.initial,
+            execution=self.execution,
+            name="dense",
+        )(x)

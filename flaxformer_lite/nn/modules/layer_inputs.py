@@ -31,7 +31,9 @@ class LayerInputs(nn.Module):
         layers = self.tokens.width // self.width
         sizes = {"D": width, "L": layers, "P": self.width}
         initial = self.tokens.initial
-        project = Einsum("BTD,DLP->BTLP", sizes, False, initial, self.execution, name="project")
+        project = Einsum(
+            "BTD,DLP->BTLP", sizes, initial=initial, execution=self.execution, name="project"
+        )
         seen_BTLP = Norm(self.norm, self.execution, name="norm")(project(x_BTD) * width**-0.5)
         found_BTU = TokenEmbed(self.tokens, self.execution, name="token_embed")(input_ids_BT)
         return (seen_BTLP + found_BTU.reshape(seen_BTLP.shape)) * 2**-0.5

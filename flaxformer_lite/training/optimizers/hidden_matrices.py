@@ -3,6 +3,7 @@
 import functools
 import math
 import re
+from collections.abc import Callable
 
 import jax
 import optax
@@ -34,6 +35,26 @@ def split(
 def adam(cfg: OptimizerConfig) -> optax.GradientTransformation:
     """Builds what the others are updated by."""
     return optax.scale_by_adam(cfg.b1, cfg.b2, cfg.eps)
+
+
+def orthogonal(
+    cfg: OptimizerConfig, size: Callable[[int, int], float]
+) -> optax.GradientTransformation:
+    """Updates matrices by Muon's orthogonal ones, times a size, and by Adam all other parameters.
+
+    Args:
+      cfg: has the decays of both.
+      size: function from the numbers of a matrix's inputs and outputs.
+    """
+    muon = contrib.scale_by_muon(beta=cfg.b1, weight_dimension_numbers=dimension_numbers)
+
+    def scale(update: jax.Array, numbers: contrib.MuonDimensionNumbers) -> jax.Array:
+        return update * size(*fans(update, numbers))
+
+    def resize(updates: optax.Updates, _: object) -> optax.Updates:
+        return jax.tree.map(scale, updates, dimension_numbers(updates))
+
+    return split(optax.chain(muon, optax.stateless(resize)), adam(cfg))
 
 
 def dimension_numbers(params: optax.Params) -> optax.Params:

@@ -6,9 +6,7 @@ the matrices of hidden layers.
 
 import math
 
-import jax
 import optax
-from optax import contrib
 
 from flaxformer_lite.config import OptimizerConfig
 from flaxformer_lite.training.optimizers import elementwise, hidden_matrices
@@ -20,15 +18,6 @@ WIDTH_POWERS = ((hidden_matrices.PROJECTION.pattern, -0.5), *elementwise.WIDTH_P
 
 def make(cfg: OptimizerConfig) -> optax.GradientTransformation:
     """Builds orthogonal matrices of root mean square 0.2: times 0.2 sqrt(max(A, B)) for A x B."""
-    muon = contrib.scale_by_muon(
-        beta=cfg.b1, weight_dimension_numbers=hidden_matrices.dimension_numbers
+    return hidden_matrices.orthogonal(
+        cfg, lambda inputs, outputs: ADAM_SIZE * math.sqrt(max(inputs, outputs))
     )
-    sized = optax.chain(muon, optax.stateless(_to_adam_size))
-    return hidden_matrices.split(sized, hidden_matrices.adam(cfg))
-
-
-def _to_adam_size(updates: optax.Updates, _: object) -> optax.Updates:
-    def scale(update: jax.Array, numbers: contrib.MuonDimensionNumbers) -> jax.Array:
-        return update * (ADAM_SIZE * math.sqrt(max(hidden_matrices.fans(update, numbers))))
-
-    return jax.tree.map(scale, updates, hidden_matrices.dimension_numbers(updates))

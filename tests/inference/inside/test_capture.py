@@ -245,9 +245,11 @@ def test_a_patch_is_what_follows():
 
 
 def test_gradients_pass_through_patches_and_values():
+    made = {False: model_of("gpt2"), True: run_as("gpt2", "scan")}  # outside of what is traced
+
     @functools.partial(jax.jit, static_argnums=1)
     def loss(shift, scan):
-        model, params, inputs = run_as("gpt2", "scan") if scan else model_of("gpt2")
+        model, params, inputs = made[scan]
         patch = {
             "decoder/layer_0": lambda x: x + shift,
             "decoder/layer_1/attention/logits": lambda x: x * (1 + shift),

@@ -20,9 +20,9 @@ from flaxformer_lite import (
     segments,
 )
 from flaxformer_lite.config import ConfigError, Execution, LayerConfig, StackConfig
+from flaxformer_lite.contrib.recurrent.mixers.gru import GruConfig
+from flaxformer_lite.contrib.recurrent.mixers.lstm import LstmConfig
 from flaxformer_lite.nn.functions.sharding import ActivationSharding, PlacedExecution, Shards
-from flaxformer_lite.nn.mixers.gru import GruConfig
-from flaxformer_lite.nn.mixers.lstm import LstmConfig
 from flaxformer_lite.nn.modules.cache import init_stack_cache
 from flaxformer_lite.nn.modules.layout import stack_layers
 from flaxformer_lite.nn.modules.stack import Stack

@@ -10,12 +10,12 @@ LSTM, and multiplicative scores of the state after (arXiv:1508.04025).
 
 from functools import partial
 
+from flaxformer_lite.contrib.recurrent.mixers.gru import GruConfig
+from flaxformer_lite.contrib.recurrent.mixers.lstm import LstmConfig
+from flaxformer_lite.contrib.recurrent.mixers.recurrent_attention import RecurrentAttentionConfig
+from flaxformer_lite.contrib.recurrent.models.recurrent import STACK
 from flaxformer_lite.models.presets import build_config
-from flaxformer_lite.models.recurrent import STACK
 from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
-from flaxformer_lite.nn.mixers.gru import GruConfig
-from flaxformer_lite.nn.mixers.lstm import LstmConfig
-from flaxformer_lite.nn.mixers.recurrent_attention import RecurrentAttentionConfig
 
 BASE = dict(vocab_size=30000, mixer=GruConfig(), decoder_mixer=RecurrentAttentionConfig(), **STACK)
 LUONG = dict(

@@ -9,9 +9,9 @@ models with a simple RNN.
 
 from functools import partial
 
+from flaxformer_lite.contrib.recurrent.mixers.lstm import LstmConfig
 from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
-from flaxformer_lite.nn.mixers.lstm import LstmConfig
 
 # residual=sequential with norm_at=("in", "final") makes deeper stacks of it.
 STACK = dict(

@@ -8,9 +8,9 @@ import pytest
 
 from flaxformer_lite import Context, generate, padding
 from flaxformer_lite.config import ConfigError, Execution
-from flaxformer_lite.nn.mixers.gru import GruConfig
-from flaxformer_lite.nn.mixers.lstm import LstmConfig
-from flaxformer_lite.nn.mixers.recurrent_attention import RecurrentAttentionConfig
+from flaxformer_lite.contrib.recurrent.mixers.gru import GruConfig
+from flaxformer_lite.contrib.recurrent.mixers.lstm import LstmConfig
+from flaxformer_lite.contrib.recurrent.mixers.recurrent_attention import RecurrentAttentionConfig
 from tests.inference.beam_reference import beam_search
 from tests.models.tiny import built, close, ids, logits_of, small
 

@@ -1,4 +1,4 @@
-"""The LSTM layer: `lstm_step` of nn/functions/recurrent.py over time.
+"""The LSTM layer: `lstm_step` of cells.py over time.
 
 In encoders it reads in both directions.
 """
@@ -6,8 +6,8 @@ In encoders it reads in both directions.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flaxformer_lite.nn.functions.recurrent import lstm_step
-from flaxformer_lite.nn.mixers.recurrent import RecurrentConfig
+from flaxformer_lite.contrib.recurrent.cells import lstm_step
+from flaxformer_lite.contrib.recurrent.layer import RecurrentConfig
 
 
 @dataclass(frozen=True, kw_only=True)

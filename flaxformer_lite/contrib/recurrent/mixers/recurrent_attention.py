@@ -14,20 +14,15 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from flaxformer_lite.config import ConfigError, Execution, OneOf, parts, plugin_name
+from flaxformer_lite.contrib.recurrent.cells import recurrent, scan_cell
+from flaxformer_lite.contrib.recurrent.layer import RecurrentConfig, declare_cell, read_tokens
+from flaxformer_lite.contrib.recurrent.mixers.gru import GruConfig
+from flaxformer_lite.contrib.recurrent.mixers.lstm import LstmConfig
+from flaxformer_lite.contrib.recurrent.mixers.rnn import RnnConfig
 from flaxformer_lite.nn.attentions.arguments import check_mask
 from flaxformer_lite.nn.functions import kernels, masks
 from flaxformer_lite.nn.functions.masks import Mask
-from flaxformer_lite.nn.functions.recurrent import RecurrentState, recurrent, scan_cell
-from flaxformer_lite.nn.mixers.gru import GruConfig
-from flaxformer_lite.nn.mixers.lstm import LstmConfig
-from flaxformer_lite.nn.mixers.recurrent import (
-    RecurrentConfig,
-    begin_recurrence,
-    declare_cell,
-    finish_recurrence,
-    read_tokens,
-)
-from flaxformer_lite.nn.mixers.rnn import RnnConfig
+from flaxformer_lite.nn.mixers.recurrent import RecurrentState, begin_recurrence, finish_recurrence
 from flaxformer_lite.nn.modules import cache as caches
 from flaxformer_lite.nn.modules.cache import StateCache
 from flaxformer_lite.nn.modules.context import Context, ContextLayer
@@ -143,7 +138,11 @@ class RecurrentAttention(ContextLayer):
             both = s_BTU, attend(s_BTU, visible_BTS)
         joined_BTU = jnp.concatenate(both, axis=-1)
         out = Einsum(
-            "BTU,UD->BTD", {"U": units + width, "D": width}, False, cfg.initial, run, name="out"
+            "BTU,UD->BTD",
+            {"U": units + width, "D": width},
+            initial=cfg.initial,
+            execution=run,
+            name="out",
         )
         return finish_recurrence(jnp.tanh(out(joined_BTU)), context, cache, state)
 
@@ -160,7 +159,9 @@ class RecurrentAttention(ContextLayer):
         values_BSD = context.encoder_output_BSD
         if values_BSD is not None:
             sizes = {"D": values_BSD.shape[-1], "U": units}
-            keys_BSU = Einsum("BSD,DU->BSU", sizes, False, cfg.initial, run, name="key")(values_BSD)
+            keys_BSU = Einsum("BSD,DU->BSU", sizes, initial=cfg.initial, execution=run, name="key")(
+                values_BSD
+            )
         elif cache is None or cache.cross_k_BKSH is None or cache.cross_v_BKSH is None:
             raise ConfigError(
                 "encoder_output_BSD=None: a recurrent layer with attention reads an encoder's"

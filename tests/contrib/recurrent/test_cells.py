@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.nn.functions.recurrent import gru_step, lstm_step, rnn_step, scan_cell
+from flaxformer_lite.contrib.recurrent.cells import gru_step, lstm_step, rnn_step, scan_cell
 
 B = 3
 T = 7
@@ -43,7 +43,7 @@ def layer(name, weights, x_BTD, *marks, **options):
 
 
 def of_torch(name, suffix, prefix=""):
-    """The weights of one direction, by the mapping that nn/functions/recurrent.py describes."""
+    """The weights of one direction, by the mapping that cells.py describes."""
     gates = STEPS[name][1]
     inward, kernel = (TORCH[f"{name}/{prefix}weight_{side}_l0{suffix}"] for side in ("ih", "hh"))
     b_input, b_state = (

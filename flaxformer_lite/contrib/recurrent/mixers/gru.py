@@ -1,10 +1,10 @@
-"""The GRU layer: `gru_step` of nn/functions/recurrent.py over time; both ways in encoders."""
+"""The GRU layer: `gru_step` of cells.py over time; both ways in encoders."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flaxformer_lite.nn.functions.recurrent import gru_step
-from flaxformer_lite.nn.mixers.recurrent import RecurrentConfig
+from flaxformer_lite.contrib.recurrent.cells import gru_step
+from flaxformer_lite.contrib.recurrent.layer import RecurrentConfig
 
 
 @dataclass(frozen=True, kw_only=True)

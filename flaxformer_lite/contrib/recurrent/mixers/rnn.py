@@ -1,4 +1,4 @@
-"""The simple recurrent layer: `rnn_step` of nn/functions/recurrent.py over time.
+"""The simple recurrent layer: `rnn_step` of cells.py over time.
 
 Encoders run it in both directions.
 """
@@ -6,8 +6,8 @@ Encoders run it in both directions.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flaxformer_lite.nn.functions.recurrent import rnn_step
-from flaxformer_lite.nn.mixers.recurrent import RecurrentConfig
+from flaxformer_lite.contrib.recurrent.cells import rnn_step
+from flaxformer_lite.contrib.recurrent.layer import RecurrentConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,9 +21,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from flaxformer_lite.nn.mixers.recurrent import RecurrentState
 from flaxformer_lite.types import Tree
-
-RecurrentState = tuple[jax.Array, ...]
 
 
 def rnn_step(state: RecurrentState, gates_BZU: jax.Array, kernel_UZU: jax.Array) -> RecurrentState:

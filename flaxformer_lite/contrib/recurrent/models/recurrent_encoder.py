@@ -11,10 +11,10 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from flaxformer_lite.contrib.recurrent.mixers.lstm import LstmConfig
+from flaxformer_lite.contrib.recurrent.models.recurrent import STACK
 from flaxformer_lite.models.presets import build_config
-from flaxformer_lite.models.recurrent import STACK
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
-from flaxformer_lite.nn.mixers.lstm import LstmConfig
 
 BASE = dict(vocab_size=30522, mixer=LstmConfig(), **STACK)
 PRESETS = {
