@@ -72,6 +72,7 @@ def test_a_newer_one_is_named_once_with_the_way_back(version, installed, caplog)
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("programs", "parts", "granted"),
     [

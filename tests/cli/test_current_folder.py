@@ -86,6 +86,7 @@ def run_here(room, commands):
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "commands",
     [

@@ -52,6 +52,7 @@ def params():
     return Lm().init(jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
 
 
+@pytest.mark.nightly
 def test_generate_and_score_compute_what_the_module_alone_computes(params):
     prompts = [[5, 7, 9], [4]]
     written = generate(Lm(), params, prompts, max_new_tokens=5, return_scores=True)

@@ -21,6 +21,7 @@ def settings_of(way):
     return {key: value for key, value in way.items() if key != "do_sample"}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", daily(NAMES, DAILY))
 def test_every_way_of_writing(name):
     model, params = loaded(name)

@@ -56,6 +56,7 @@ def test_each_pair_as_if_alone(family):
     assert recompiles.total() == before
 
 
+@pytest.mark.nightly
 def test_room_by_a_factor_counts_no_columns_of_our_own():
     """A source of 10 tokens has room for 1 to an expert; 16 columns would have room for 2."""
     experts = CapacityMoeConfig(num_experts=4, eval_capacity_factor=0.5)

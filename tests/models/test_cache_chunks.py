@@ -80,7 +80,6 @@ CASES = {
 
 
 DAILY = (
-    "keys of earlier layers",
     "a chunk longer than its window",
     "short convolutions",
     "rotary, grouped, one row, all windows",
@@ -115,6 +114,7 @@ def test_a_mask_over_slots_tells_padding_and_positions(family):
     close(chunks[1, 3:], whole[1, 3:], 1e-4)
 
 
+@pytest.mark.nightly
 def test_a_text_goes_on_from_an_earlier_slot():
     model, params = built(small("gpt2", number=1))
     x = ids()
@@ -123,6 +123,7 @@ def test_a_text_goes_on_from_an_earlier_slot():
     close(again, logits(model, params, x)[0][:, 6:], 1e-4)
 
 
+@pytest.mark.nightly
 def test_a_prefix_is_read_in_one_call():
     model, params = built(small("gpt2", number=1))
     x = ids()
@@ -165,6 +166,7 @@ def test_what_a_cache_cannot_do_is_refused(inputs, length, message):
         logits(model, params, ids(length=length), cache=cache, **inputs)
 
 
+@pytest.mark.nightly
 def test_what_cannot_be_refused_within_jit_is_nan():
     model, params = built(small("gpt2", windows=(3, 0)))
     call = jax.jit(

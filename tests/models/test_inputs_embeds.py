@@ -165,6 +165,7 @@ def test_a_soft_prompt_goes_on_with_ids_in_its_cache():
     close(jnp.concatenate([first.logits, rest.logits], axis=1), due)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("family", ["bert", "gpt2", "t5"])
 def test_the_gradient_of_vectors_is_the_one_of_their_rows(family):
     model, params = built(small(family, 1))

@@ -139,6 +139,7 @@ def finished(tmp_path_factory):
     return cfg, folder
 
 
+@pytest.mark.nightly
 def test_a_run_begins_at_its_reference_and_learns_the_preference(finished):
     before, *_, after = (
         r for r in metrics.read(finished[1] / "run" / "metrics.jsonl") if r["split"] == "eval"

@@ -314,6 +314,7 @@ def run(tmp_path_factory):
     return folder / "run", dict(lines)
 
 
+@pytest.mark.nightly
 def test_a_run_learns_to_answer(run):
     workdir, said = run
     before, *_, after = (r for r in metrics.read(workdir / "metrics.jsonl") if r["split"] == "eval")

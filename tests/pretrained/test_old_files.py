@@ -123,6 +123,7 @@ def test_the_encoder_of_a_whole_model(name, tmp_path):
     same(load_pretrained(tmp_path)[1], params)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["umt5_conditional_generation", "bart_conditional_generation"])
 def test_scanned(name, tmp_path):
     scanned, stacked = load_pretrained(ROOT / name, scan=True)

@@ -26,7 +26,7 @@ def logits(model, params, inputs):
 @pytest.mark.parametrize(
     ("name", "form", "scan"),
     [
-        ("mixtral", "nf4", True),
+        pytest.param("mixtral", "nf4", True, marks=pytest.mark.nightly),
         ("deepseek_v3", "int4", False),
         pytest.param("mixtral", "int8", False, marks=pytest.mark.nightly),
         pytest.param("gpt_oss", "int4", True, marks=pytest.mark.nightly),

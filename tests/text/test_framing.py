@@ -134,6 +134,7 @@ def test_rows_of_a_table_are_framed_and_cut_so(tmp_path):
     assert found == {*map(tuple, EXPECTED["cut"])}
 
 
+@pytest.mark.nightly
 def test_a_workdir_keeps_the_frame_for_those_who_read_it(documents):
     run(experiment(documents), documents / "run")
     opened = load_tokenizer(documents / "run")

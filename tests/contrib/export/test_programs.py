@@ -50,7 +50,7 @@ def files_of(programs, params):
         ("gpt2", 1, {}),
         pytest.param("gpt2", 2, {"windows": (3, 0)}, marks=pytest.mark.nightly),
         pytest.param("llama", 1, {"num_kv_heads": 2}, marks=pytest.mark.nightly),
-        ("t5", 1, {}),
+        pytest.param("t5", 1, {}, marks=pytest.mark.nightly),
         pytest.param("bart", 1, {}, marks=pytest.mark.nightly),
     ],
 )

@@ -16,6 +16,7 @@ def request(*args):
     return types.SimpleNamespace(args=args)
 
 
+@pytest.mark.nightly
 def test_the_harness_gets_what_it_asks_for():
     tokenizer = Bytes()
     cfg = small("llama", vocab_size=tokenizer.vocab_size, max_length=32, number=1)

@@ -48,6 +48,7 @@ def test_small_weights_keep_their_digits():
     np.testing.assert_allclose(unpack(pack(weights, power=2.0)), weights, rtol=0.05)
 
 
+@pytest.mark.nightly
 def test_what_the_script_reads(inside):
     data = json.loads(json.dumps(page_data(inside, lambda i: f"<{i}>"), allow_nan=False))
     assert data["sequences"] == {

@@ -133,6 +133,7 @@ def test_losses_of_an_answer_are_its_scores():
     np.testing.assert_array_equal(inside.lens.ids_LBTK[-1, 0, :, 0], best_T)
 
 
+@pytest.mark.nightly
 def test_losses_of_a_masked_lm_are_those_of_one_mask_at_a_time():
     model, params = built(small("bert", number=1))
     losses = look_inside(model, params, IDS, mask_id=2, special=(5, 29)).losses

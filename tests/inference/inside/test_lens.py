@@ -36,6 +36,7 @@ def test_the_last_layer_says_what_the_model_says(name):
     )
 
 
+@pytest.mark.nightly
 def test_every_layer_goes_through_the_final_norm_and_the_head():
     model, params = built(small("gpt2"))
     lens = logit_lens(model, params, ids(), top_k=2)

@@ -48,6 +48,7 @@ def found(params):
     return {"/".join(key.key for key in keys) for keys, leaf in leaves if is_quantized(leaf)}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "family",
     daily(["t5", "bert", "gpt2", "llama"], ["bert"]),

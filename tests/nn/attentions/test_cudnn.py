@@ -100,6 +100,7 @@ def test_a_bias_and_its_gradient(shape):
     compare(*inputs(S), bias=jax.random.normal(jax.random.key(5), shape))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("position", "source"),
     daily(

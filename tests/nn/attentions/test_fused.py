@@ -62,6 +62,7 @@ def compare(attend, q, k, v, direction, tolerance=1e-5, **options):
     jax.tree.map(close, both(attend, q, k, v), both(DENSE, q, k, v))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", daily(MASKS, ("packed",)))
 def test_splash_equals_dense_in_value_and_gradient(name):
     compare(

@@ -90,6 +90,7 @@ def test_training_has_its_own_room_and_noise():
     assert not np.allclose(run(jax.random.key(0)), run(jax.random.key(1)))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("training", [True, False])
 def test_no_expert_has_more_room_than_there_are_tokens(training):
     """A token chooses an expert once, so that a larger factor drops none either."""

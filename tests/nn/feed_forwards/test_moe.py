@@ -70,6 +70,7 @@ def test_it_is_the_weighted_sum_of_its_experts():
 MUTABLE = ["losses", "routed", "loads"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "sizes",
     [
@@ -110,6 +111,7 @@ def test_a_mesh_computes_the_same(sizes):
         )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("over", ["stack", "row"])
 def test_a_mesh_has_the_same_sums_for_the_losses_of_a_stack(over):
     _, params = made()
@@ -240,6 +242,7 @@ EXPERTS = {
 SCANNED = {"train.accumulate": 2, "model.scan": True}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("over", [pytest.param("layer", marks=pytest.mark.nightly), "stack"])
 def test_the_balance_of_experts_reaches_the_loss_of_a_step(over, tmp_path):
     """And their load its metrics, and the bias of their choice, against the sign of the load."""

@@ -66,6 +66,7 @@ def with_gradient(attend):
     return jax.jit(lambda given: (attend(*given), jax.grad(loss, range(6))(*given)))(arrays())
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("most_scores", [2**24, BLOCK * N * (3 * BLOCK + S)])
 def test_blocks_equal_dense_attention(monkeypatch, most_scores):
     """All rows at the same time, and in three parts that the backward pass computes again."""

@@ -62,6 +62,7 @@ def test_blocks_have_the_derivatives_of_the_product():
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.nightly
 def test_the_kernel_of_a_tpu_has_the_gradients_of_the_compiler(monkeypatch):
     """It is interpreted here. A group without rows has a gradient of zero."""
     monkeypatch.setattr(megablox, "tgmm", functools.partial(megablox.tgmm, interpret=True))

@@ -154,6 +154,7 @@ def test_a_teacher_is_mixed_in_as_hinton_does(case, chunks, weight):
     )
 
 
+@pytest.mark.nightly
 def test_neither_a_students_nor_a_teachers_logits_are_held_at_once():
     tokens = 512
     vocabulary = 4096

@@ -85,6 +85,7 @@ def test_a_held_matrix_is_near_and_multiplies_as_restored(form, shape, ins):
     np.testing.assert_allclose(moved, due_moved, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("rows", [(), (1,), (1, 1), (2, 3)], ids=str)
 @pytest.mark.parametrize(("shape", "ins"), KERNELS.values(), ids=KERNELS)
 def test_a_held_matrix_multiplies_codes(rows, shape, ins):
@@ -110,7 +111,9 @@ def test_a_held_matrix_multiplies_codes(rows, shape, ins):
     assert relative(got, jnp.tensordot(x, restored, ins)) < 0.02
 
 
-@pytest.mark.parametrize("count", [1, 5, quantized.FEW_ROWS + 1])
+@pytest.mark.parametrize(
+    "count", [1, pytest.param(5, marks=pytest.mark.nightly), quantized.FEW_ROWS + 1]
+)
 @pytest.mark.parametrize(("shape", "ins"), KERNELS.values(), ids=KERNELS)
 def test_rows_of_a_matrix_multiply_as_the_matrix(count, shape, ins):
     """In 8 bits as its codes do; in 16 nearly as the restored matrix."""
@@ -171,6 +174,7 @@ def test_a_matrix_of_odd_sizes_is_refused():
         quantized.quantize(jnp.ones((6, 5)), 1, "int4")
 
 
+@pytest.mark.nightly
 def test_an_int8_cache_decodes_as_a_pass_over_the_row():
     model, params = tiny.built(tiny.small("llama", windows=(0, 4)))
     small = build_model(model.cfg, cache="int8")

@@ -28,6 +28,7 @@ def slope(function, h=1e-4):
     return lambda x: (function(x + h) - function(x - h)) / (2 * h)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("plain", [gelu, gelu_tanh])
 def test_gelu(plain):
     ours = ACTIVATIONS[plain.__name__]

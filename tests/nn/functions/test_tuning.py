@@ -156,6 +156,7 @@ def built(folder, family, tuned, devices=1):
     return program.build(cfg, sharding.build_mesh(cfg.mesh), dummy.example(cfg)), dummy.batch(cfg)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("family", ["gpt2", pytest.param("t5", marks=pytest.mark.nightly)])
 def test_plain_equals_tuned(tmp_path, family):
     """Loss, norm of the gradients and updated parameters of a step."""

@@ -15,6 +15,7 @@ T = 9
 START = 4
 
 
+@pytest.mark.nightly
 def test_rows_alone_packed_padded_and_step_by_step():
     module = RECORD.module(Execution(), causal=True)
     x = jax.random.normal(jax.random.key(0), (1, T, D))

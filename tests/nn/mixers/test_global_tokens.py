@@ -31,6 +31,7 @@ def sizes_of(jaxpr):
             yield from sizes_of(inner)
 
 
+@pytest.mark.nightly
 def test_long_rows_need_no_square_of_their_length():
     """In blocks, as on every device for rows that are long."""
     model, params = classifier(max_length=LONG + 2, attention="blockwise")
@@ -45,6 +46,7 @@ def test_long_rows_need_no_square_of_their_length():
     )
 
 
+@pytest.mark.nightly
 def test_the_first_token_reads_all_and_is_read_by_all():
     model, params = classifier(encoder_layers=1)
     embed = lambda x: model.apply({"params": params}, x, method="encode")  # noqa: E731

@@ -43,6 +43,7 @@ def decoded(execution, params=None):
     return module.apply(params, X), jnp.concatenate([first, jnp.swapaxes(rest, 0, 1)], 1), jaxpr
 
 
+@pytest.mark.nightly
 def test_a_step_makes_no_keys_of_heads():
     """The cache holds what they are made of, here in a window of three slots."""
     whole, stepwise, jaxpr = decoded(Execution())
