@@ -11,13 +11,12 @@ import jax
 from flax.traverse_util import flatten_dict
 
 from flaxformer_lite.analysis import hlo
-from flaxformer_lite.contrib.plan import costs
+from flaxformer_lite.contrib.plan import costs, memory
 from flaxformer_lite.contrib.plan.topology import Chip
 from flaxformer_lite.nn.attentions.context_parallel import ring
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.pretrained.tensor_names import EXPERTS
-from flaxformer_lite.training import memory
 from flaxformer_lite.training.program import Program, executed_flops
 
 # Share of the peak that large models reach in published runs, give or take a third.
