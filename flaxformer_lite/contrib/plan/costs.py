@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from flaxformer_lite.analysis import hlo
-from flaxformer_lite.analysis.parts import part
+from flaxformer_lite.contrib.plan.parts import part
 from flaxformer_lite.contrib.plan.topology import Chip
 
 CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')

@@ -8,7 +8,7 @@ import jax
 
 from flaxformer_lite.analysis import hlo
 from flaxformer_lite.contrib.plan.aot import Compiled
-from flaxformer_lite.training.memory import microbatch_rows
+from flaxformer_lite.contrib.plan.memory import microbatch_rows
 from flaxformer_lite.training.program import Program
 
 # inside attention, except the projections

@@ -9,14 +9,14 @@ import jax
 from flaxformer_lite import sharding
 from flaxformer_lite.analysis import hlo
 from flaxformer_lite.config import ExperimentConfig
-from flaxformer_lite.contrib.plan import aot, costs, kernels, lints
+from flaxformer_lite.contrib.plan import aot, costs, kernels, lints, memory
+from flaxformer_lite.contrib.plan.memory import Memory
 from flaxformer_lite.contrib.plan.topology import Topology
 from flaxformer_lite.data import dummy
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.runs import mesh_checks
 from flaxformer_lite.runs.start.auxiliary_weights import build_program
-from flaxformer_lite.training import memory, program as programs
-from flaxformer_lite.training.memory import Memory
+from flaxformer_lite.training import program as programs
 from flaxformer_lite.training.program import Program
 from flaxformer_lite.training.state import param_count
 

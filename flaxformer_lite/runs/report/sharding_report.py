@@ -1,11 +1,10 @@
-"""Reports before the first step what each device and process gets: batch, memory, parameters."""
+"""Reports before the first step what each device gets: its part of a batch, and parameters."""
 
 import math
 
 import jax
 
 from flaxformer_lite import sharding
-from flaxformer_lite.training import memory
 from flaxformer_lite.training.program import Program
 
 LARGE = 2**20  # bytes from which on a replicated parameter is named
@@ -17,8 +16,6 @@ def sharding_report(program: Program) -> list[tuple[str, str]]:
         return []
     return [
         ("batch", _batch(program)),
-        ("reads", _reads(program)),
-        ("a device", _device(program)),
         ("replicated", _replicated(program)),
     ]
 
@@ -27,9 +24,9 @@ def _batch(program: Program) -> str:
     mesh = program.mesh.shape
     train = program.cfg.train
     ways = sharding.num_batch_shards(mesh)
-    rows = memory.microbatch_rows(program)
     microbatches = ""
     if train.accumulate > 1:
+        rows = train.batch_size // (train.accumulate * ways)
         microbatches = f" in {train.accumulate} microbatches of {rows}"
     split = "data x fsdp"
     if mesh["expert"] > 1:
@@ -41,34 +38,6 @@ def _batch(program: Program) -> str:
     if mesh["context"] > 1:
         text += f", each cut in {mesh['context']} along its length"
     return text
-
-
-def _reads(program: Program) -> str:
-    """Describes the rows of each batch that this process reads."""
-    size = program.cfg.train.batch_size
-    cache = program.cfg.data.cache
-    count = jax.process_count()
-    rows = sharding.batch_rows(program.mesh, size)
-    if len(rows) == size:
-        if count > 1:
-            return f"all rows of each batch in each of {count} processes, from {cache}"
-        return f"all rows of each batch, from {cache}"
-    span = f"{len(rows)} rows from {rows[0]}"
-    if rows[-1] - rows[0] + 1 == len(rows):
-        span = f"{rows[0]} to {rows[-1]}"
-    return (
-        f"rows {span} of {size} in process {jax.process_index()} of {count}, others theirs, each"
-        f" from its {cache}"
-    )
-
-
-def _device(program: Program) -> str:
-    of = memory.analytic(program)
-    return (
-        f"parameters {format_bytes(of.parameters)}, optimizer {format_bytes(of.optimizer)},"
-        f" gradients {format_bytes(of.gradients)}, activations about {format_bytes(of.activations)}"
-        " (what the backward pass keeps, by tracing; `plan` asks the compiler)"
-    )
 
 
 def _replicated(program: Program) -> str:

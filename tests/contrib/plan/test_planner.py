@@ -16,9 +16,8 @@ from flaxformer_lite.config import (
     TrainConfig,
     from_config_dict,
 )
-from flaxformer_lite.contrib.plan import aot, lints, planner, report, topology
+from flaxformer_lite.contrib.plan import aot, lints, memory, planner, report, topology
 from flaxformer_lite.contrib.plan.topology import GIB
-from flaxformer_lite.training import memory
 from tests.training import tiny_runs
 
 SCALE = {
