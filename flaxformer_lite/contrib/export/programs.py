@@ -28,6 +28,7 @@ Size = Any  # an int, or a symbol of jax.export, whose type is private
 
 # A symbol is at least one, and the tokens before a call may be none: so they are a difference.
 ROOM = ("slots >= length",)
+SOURCE = "source_key_values"  # in the names of what layers take from the encoder's output
 
 
 class Portable(ActivationSharding):
@@ -83,7 +84,7 @@ def programs_of(model: nn.Module, layers: SentenceLayers | None = None) -> list[
     cfg = model.cfg
     if cfg.skeleton == "encoder_decoder" and cfg.head == "lm":
         encode = _encode_source(model)
-        return [encode, _decode_target(model, encode)]
+        return [encode, _decode(model, encode)]
     if cfg.bidirectional_prompt:
         raise ConfigError(
             "bidirectional_prompt=True: a file cannot tell a prompt, which this model reads both"
@@ -224,31 +225,47 @@ class HeadSizes(NamedTuple):
     value: int
 
 
-def _decode(model: nn.Module) -> ExportProgram:
-    """Reads the tokens that follow those of the cache."""
+def _decode(model: nn.Module, encode: ExportProgram | None = None) -> ExportProgram:
+    """Reads the tokens that follow those of the cache.
+
+    Args:
+      model: the model.
+      encode: the program that reads the source of an encoder-decoder.
+    """
     sizes = _cache_sizes(model)
-    batch, slots, length = export.symbolic_shape("batch_size, slots, length", constraints=ROOM)
-    past = slots - length
-    inputs = {"input_ids": _ids((batch, length)), "attention_mask": _ids((batch, slots))}
-    inputs |= _past(model, sizes, batch, past)
+    names = "batch_size, slots, length, source"
+    batch, slots, length, source = export.symbolic_shape(names, constraints=ROOM)
+    inputs = {"input_ids": _ids((batch, length))}
+    mask = "attention_mask"
+    read: tuple[None, ...] = ()
+    if encode is None:
+        inputs[mask] = _ids((batch, slots))
+    else:
+        mask = "encoder_attention_mask"
+        inputs[mask] = _ids((batch, source))
+        read = (None,)  # the encoder's output, as the cache has its keys and values
+    inputs |= _past(model, sizes, batch, slots - length)
+    if encode is not None:
+        for name, spec in _of_small_batch(model, encode).items():
+            if name.startswith(SOURCE):
+                _, heads, _, size = spec.shape
+                inputs[name] = jax.ShapeDtypeStruct((batch, heads, source, size), spec.dtype)
 
     def run(params: Params, arrays: Arrays) -> dict[str, jax.Array]:
         x_BTD, cache = _apply(
             model,
             params,
             arrays["input_ids"],
-            attention_mask=arrays["attention_mask"],
+            *read,
+            attention_mask=arrays[mask],
             cache=_cache(sizes, arrays),
             cache_index=jnp.asarray(_held(arrays), jnp.int32),
             method="decode",
         )
-        return {"logits": _logits(model, params, x_BTD)} | _present(cache)
+        logits = _apply(model, params, x_BTD, method="project").logits()
+        return {"logits": logits} | _keys_and_values("present", cache)
 
     return _traced("decode", model, run, inputs)
-
-
-def _logits(model: nn.Module, params: Params, x_BTD: jax.Array) -> jax.Array:
-    return _apply(model, params, x_BTD, method="project").logits()
 
 
 def _encode_source(model: nn.Module) -> ExportProgram:
@@ -272,50 +289,11 @@ def _encode_source(model: nn.Module) -> ExportProgram:
             cache=_cache(sizes, {"input_ids": start_B1, **empty}),
             method="decode",
         )
-        return {"encoder_last_hidden_state": x_BSD} | _of_source(source_cache)
+        return {"encoder_last_hidden_state": x_BSD} | _keys_and_values(
+            SOURCE, source_cache, "cross_"
+        )
 
     return _traced("encode", model, run, _text_inputs(model.cfg))
-
-
-def _decode_target(model: nn.Module, encode: ExportProgram) -> ExportProgram:
-    """Reads the tokens of the target that follow those of the cache.
-
-    Args:
-      model: the model.
-      encode: the program that reads the source.
-    """
-    sizes = _cache_sizes(model)
-    names = "batch_size, slots, length, source"
-    batch, slots, length, source = export.symbolic_shape(names, constraints=ROOM)
-    inputs = {"input_ids": _ids((batch, length)), "encoder_attention_mask": _ids((batch, source))}
-    inputs |= _past(model, sizes, batch, slots - length)
-    for name, spec in _of_small_batch(model, encode).items():
-        if name.startswith("source_key_values."):
-            _, heads, _, size = spec.shape
-            inputs[name] = jax.ShapeDtypeStruct((batch, heads, source, size), spec.dtype)
-
-    def run(params: Params, arrays: Arrays) -> dict[str, jax.Array]:
-        cache = []
-        for number, layer in enumerate(_cache(sizes, arrays)):
-            cache.append(
-                layer.replace(
-                    cross_k_BKSH=arrays[f"source_key_values.{number}.key"],
-                    cross_v_BKSH=arrays[f"source_key_values.{number}.value"],
-                )
-            )
-        x_BTD, cache = _apply(
-            model,
-            params,
-            arrays["input_ids"],
-            None,
-            attention_mask=arrays["encoder_attention_mask"],
-            cache=cache,
-            cache_index=jnp.asarray(_held(arrays), jnp.int32),
-            method="decode",
-        )
-        return {"logits": _logits(model, params, x_BTD)} | _present(cache)
-
-    return _traced("decode", model, run, inputs)
 
 
 def _of_small_batch(model: nn.Module, encode: ExportProgram) -> dict[str, jax.ShapeDtypeStruct]:
@@ -380,28 +358,22 @@ def _cache(sizes: list[HeadSizes], arrays: Arrays) -> list[LayerCache]:
     held = jnp.asarray(_held(arrays), jnp.int32)
     for number in range(len(sizes)):
         name = f"past_key_values.{number}"
-        key = with_room(arrays[f"{name}.key"])
-        layers.append(LayerCache(key, with_room(arrays[f"{name}.value"]), held))
+        layers.append(
+            LayerCache(
+                with_room(arrays[f"{name}.key"]),
+                with_room(arrays[f"{name}.value"]),
+                held,
+                cross_k_BKSH=arrays.get(f"{SOURCE}.{number}.key"),
+                cross_v_BKSH=arrays.get(f"{SOURCE}.{number}.value"),
+            )
+        )
     return layers
 
 
-def _present(cache: Cache | None) -> dict[str, jax.Array]:
-    """Returns the keys and values after a call."""
-    fields = {}
-    for number, layer in enumerate(cache or ()):
-        assert isinstance(layer, LayerCache), "_cache_sizes has looked"
-        fields[f"present.{number}.key"] = layer.k_BKSH
-        fields[f"present.{number}.value"] = layer.v_BKSH
-    return fields
-
-
-def _of_source(cache: Cache) -> dict[str, jax.Array]:
-    """Returns the keys and values of the encoder's output in all layers of the decoder."""
+def _keys_and_values(name: str, cache: Cache, part: str = "") -> dict[str, jax.Array]:
+    """Returns the keys and values of all layers, of the tokens or of the source (`cross_`)."""
     fields = {}
     for number, layer in enumerate(cache):
-        assert isinstance(layer, LayerCache), "_cache_sizes has looked"
-        assert layer.cross_k_BKSH is not None, "the call had the encoder's output"
-        assert layer.cross_v_BKSH is not None, "the call had the encoder's output"
-        fields[f"source_key_values.{number}.key"] = layer.cross_k_BKSH
-        fields[f"source_key_values.{number}.value"] = layer.cross_v_BKSH
+        fields[f"{name}.{number}.key"] = getattr(layer, f"{part}k_BKSH")
+        fields[f"{name}.{number}.value"] = getattr(layer, f"{part}v_BKSH")
     return fields

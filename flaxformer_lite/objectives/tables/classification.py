@@ -145,25 +145,19 @@ class Classification(Labelled):
     def fit(self, rows: Sequence[Row], names: ClassNames, known: tuple[str, ...] = ()) -> Self:
         if self.kind == "number":
             return self
-        counts: collections.Counter[tuple[type, str | int | float]] = collections.Counter()
-        for i, row in enumerate(rows):
-            for value in self.labels_in(row, i):
-                name = value if isinstance(value, (str, int, float)) else str(value)
-                # With its type, as 1, 1.0 and True are the same key.
-                counts[type(value), name] += 1
-        values = [value for _, value in counts]
-        found = [(value, count) for (_, value), count in counts.items()]
-        labels = self.fitted_labels(found, names.get("label", ()), known)
-        are_floats = all(isinstance(value, float) for value in values)
+        counts = self.count_labels(rows)
+        total = sum(count for _, count in counts)
+        labels = self.fitted_labels(counts, names.get("label", ()), known)
+        are_floats = all(isinstance(value, float) for value, _ in counts)
         shown = f"such as {labels[0][:40]!r} and {labels[1][:40]!r}" if len(labels) > 1 else ""
         if len(labels) > MOST_NUMBERS and are_floats:
             raise ConfigError(
                 f"data.path: {len(labels)} different labels, {shown}; is the column right? Numbers"
                 " are predicted with --config.objective.kind=number."
             )
-        if not self.labels and len(labels) > MOST_NAMES and counts.total() < 2 * len(labels):
+        if not self.labels and len(labels) > MOST_NAMES and total < 2 * len(labels):
             raise ConfigError(
-                f"data.path: {len(labels)} different labels in {counts.total()} rows, {shown}; is"
+                f"data.path: {len(labels)} different labels in {total} rows, {shown}; is"
                 " the column right? Texts are written with --config.objective.name=text_to_text,"
                 " numbers predicted with --config.objective.kind=number; to take them as classes"
                 " all the same, list them in objective.labels of a page."
@@ -182,9 +176,9 @@ class Classification(Labelled):
         fitted = dataclasses.replace(self, labels=labels)
         if self.weighting == "balanced" and not weights:
             rows_of: collections.Counter[int] = collections.Counter()
-            for (_, value), count in counts.items():
+            for value, count in counts:
                 rows_of[fitted.index(value, "data.path")] += count
-            average = counts.total() / len(labels)
+            average = total / len(labels)
             weights = tuple(average / max(1, rows_of[i]) for i in range(len(labels)))
         return dataclasses.replace(fitted, class_weights=weights)
 

@@ -6,6 +6,7 @@ word; Tjong Kim Sang and De Meulder 2003 (CoNLL-2003) for scores of entities.
 
 import collections
 import dataclasses
+import operator
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -102,21 +103,16 @@ class Tagging(Labelled):
         return bool(tags and all(map(OF_ENTITY.fullmatch, tags)))
 
     def fit(self, rows: Sequence[Row], names: ClassNames, known: tuple[str, ...] = ()) -> Self:
-        counts: collections.Counter[tuple[type, str | int]] = collections.Counter()
-        for i, row in enumerate(rows):
-            for value in self.labels_in(row, i):
-                # With its type, as 1 and True are the same key.
-                counts[type(value), value] += 1
-        found = [(value, count) for (_, value), count in counts.items()]
-        if not found:
+        counts = self.count_labels(rows)
+        if not counts:
             raise ConfigError("data.path: no row has words; there is nothing to learn.")
-        labels = self.fitted_labels(found, names.get("tags", ()), known)
+        labels = self.fitted_labels(counts, names.get("tags", ()), known)
         if len(labels) < 2:
             raise ConfigError(
                 f"data.path: all words have the tag {labels[0]!r}; there is nothing to learn from"
                 " one."
             )
-        ((_, frequent), _) = counts.most_common(1)[0]
+        frequent, _ = max(counts, key=operator.itemgetter(1))
         usual = self.usual
         if not usual and OUTSIDE in labels:
             usual = OUTSIDE

@@ -1,6 +1,7 @@
 """The base of objectives on labelled rows: columns, labels, and predictions per row."""
 
 import abc
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -251,16 +252,26 @@ class Labelled(Task):
         """
         raise NotImplementedError
 
+    def count_labels(self, rows: Sequence[Row]) -> list[tuple[Any, int]]:
+        """Returns the different labels of rows, in their order, with how often each occurs."""
+        counts: collections.Counter[tuple[type, Any]] = collections.Counter()
+        for i, row in enumerate(rows):
+            for value in self.labels_in(row, i):
+                name = value if isinstance(value, (str, int, float)) else str(value)
+                # With its type, as 1, 1.0 and True are the same key.
+                counts[type(value), name] += 1
+        return [(value, count) for (_, value), count in counts.items()]
+
     def fitted_labels(
         self,
-        counts: Sequence[tuple[object, int]],
+        counts: Sequence[tuple[Any, int]],
         names: tuple[str, ...],
         known: tuple[str, ...],
     ) -> tuple[str, ...]:
         """Returns the labels in order: those of the config, or of the training rows.
 
         Args:
-          counts: the different values of the training rows, with how often each occurs.
+          counts: those of the training rows, from `count_labels`.
           names, known: as in `names_of`.
         """
         if self.labels:
