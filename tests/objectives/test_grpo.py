@@ -342,6 +342,7 @@ def test_what_a_reward_lacks_is_said(name, columns, message):
         ({"kl": 0.1}, "kl=0.1, kl_model='': a divergence is from a model; set both"),
         ({"reward_options": "[]"}, "must be a JSON object"),
         ({"clip_low": 1.0}, "clip_low=1.0"),
+        ({"score_rows": 0}, "score_rows=0: a run is judged by its rewards of held-out answers"),
     ],
 )
 def test_options_that_cannot_be(fields, message):

@@ -129,6 +129,10 @@ class Grpo(ChatTask):
                 f"reward_weights={self.reward_weights}: must be one for each of the rewards"
                 f" {', '.join(self.rewards)}, or ()."
             )
+        if not self.score_rows:
+            raise ConfigError(
+                "score_rows=0: a run is judged by its rewards of held-out answers; set 1 or more."
+            )
         if bool(self.kl) != bool(self.kl_model):
             raise ConfigError(
                 f"kl={self.kl:g}, kl_model={self.kl_model!r}: a divergence is from a model; set"
