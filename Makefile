@@ -3,7 +3,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast nightly lint docs bench peers clean
+.PHONY: help install demo test test-fast nightly lint docs bench peers gpu clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -74,7 +74,20 @@ EMBEDDER ?=
 peers: $(STAMP) $(PEER_ENVIRONMENTS)  ## do what users do beside transformers, sentence-transformers, peft, CTranslate2 and llama.cpp; WRITER=folder of SmolLM2, EMBEDDER=of MiniLM
 	$(BIN)/python -m benchmarks.peers --writer=$(WRITER) --embedder=$(EMBEDDER) --environments=$(PEERS)
 
+# As peers of one GPU; vLLM brings the torch that it was built with.
+GPU := .venv-gpu
+$(GPU)/ours: PACKAGES = -e .[cuda]
+$(GPU)/torch: PACKAGES = torch transformers sentence-transformers
+$(GPU)/vllm: PACKAGES = vllm
+GPU_ENVIRONMENTS := $(addprefix $(GPU)/,ours torch vllm)
+$(GPU_ENVIRONMENTS):
+	$(PYTHON) -m venv $@
+	-$@/bin/python -m pip install --quiet numpy $(PACKAGES)
+
+gpu: $(GPU_ENVIRONMENTS)  ## prove attention on an NVIDIA GPU, and measure beside torch and vLLM; EMBEDDER=folder of MiniLM
+	$(GPU)/ours/bin/python -m benchmarks.gpu --environments=$(GPU) --embedder=$(EMBEDDER)
+
 clean:  ## remove the environment and what tests and runs left
-	rm -rf .venv .venv-canary .venv-exports .venv-matrix .venv-peers .venv-wheel runs build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-canary .venv-exports .venv-gpu .venv-matrix .venv-peers .venv-wheel runs build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache
 
 include tools/tools.mk

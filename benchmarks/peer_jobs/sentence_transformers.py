@@ -20,7 +20,7 @@ def convert(case: Case) -> None:
 def embed_by(folder: str, backend: str) -> Work:
     from sentence_transformers import SentenceTransformer
 
-    encoder = SentenceTransformer(folder, device="cpu", backend=backend)
+    encoder = SentenceTransformer(folder, backend=backend)  # on a GPU where torch has one
     texts = draw_texts(TEXTS)
     return lambda: encoder.encode(texts)
 
