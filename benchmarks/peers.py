@@ -36,7 +36,7 @@ from benchmarks.peers_turn import PEERS, jobs_of
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/benchmarks/peers.md"
-MOST_SECONDS = 900  # of a turn
+MOST_SECONDS = 600  # of a turn
 # folders of `make peers`; the rest run where this module does
 ENVIRONMENT_OF = {
     "transformers": "torch",

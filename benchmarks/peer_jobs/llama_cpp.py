@@ -105,10 +105,6 @@ def start(case: Case) -> object:
     return xllamacpp.Server(settings)
 
 
-def load(case: Case) -> Work:
-    return lambda: start(case)
-
-
 def generate(case: Case) -> Work:
     server = start(case)
     asked = []
@@ -125,4 +121,4 @@ def generate(case: Case) -> Work:
     return work
 
 
-JOBS = {"load": load, "generate": generate}
+JOBS = {"generate": generate}  # a server that is asked nothing does not end, so none is loaded
