@@ -3,7 +3,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast nightly lint docs bench peers clean
+.PHONY: help install demo test test-fast nightly lint docs bench peers gpu clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -57,20 +57,37 @@ bench: $(STAMP)  ## measure beside torch and Flax, and how it starts; TORCH=a py
 	$(BIN)/python -m benchmarks.run --torch=$(TORCH) $(if $(FLAX),--flax=$(FLAX)) $(if $(CASE),--case=$(CASE))
 	$(if $(CASE),,$(BIN)/python -m benchmarks.start)
 
+# An environment of each peer; one that cannot be installed is named on the page.
 PEERS := .venv-peers
-$(PEERS):
-	$(PYTHON) -m venv $@/torch
-	$@/torch/bin/python -m pip install --quiet torch transformers sentence-transformers numpy
-	$(PYTHON) -m venv $@/ctranslate2
-	$@/ctranslate2/bin/python -m pip install --quiet ctranslate2 torch transformers numpy
+TORCH_OF_PEERS := torch==2.13.0
+$(PEERS)/torch: PACKAGES = $(TORCH_OF_PEERS) transformers sentence-transformers peft accelerate datasets
+$(PEERS)/onnx: PACKAGES = $(TORCH_OF_PEERS) sentence-transformers[onnx]
+$(PEERS)/ctranslate2: PACKAGES = $(TORCH_OF_PEERS) ctranslate2 transformers
+$(PEERS)/llama: PACKAGES = xllamacpp gguf safetensors
+PEER_ENVIRONMENTS := $(addprefix $(PEERS)/,torch onnx ctranslate2 llama)
+$(PEER_ENVIRONMENTS):
+	$(PYTHON) -m venv $@
+	-$@/bin/python -m pip install --quiet numpy $(PACKAGES)
 
 WRITER ?=
 EMBEDDER ?=
-peers: $(STAMP) $(PEERS)  ## do what users do beside transformers, sentence-transformers and CTranslate2; WRITER=folder of SmolLM2, EMBEDDER=of MiniLM
-	$(BIN)/python -m benchmarks.peers --writer=$(WRITER) --embedder=$(EMBEDDER) \
-	  --python torch=$(PEERS)/torch/bin/python --python CTranslate2=$(PEERS)/ctranslate2/bin/python
+peers: $(STAMP) $(PEER_ENVIRONMENTS)  ## do what users do beside transformers, sentence-transformers, peft, CTranslate2 and llama.cpp; WRITER=folder of SmolLM2, EMBEDDER=of MiniLM
+	$(BIN)/python -m benchmarks.peers --writer=$(WRITER) --embedder=$(EMBEDDER) --environments=$(PEERS)
+
+# As peers of one GPU; vLLM brings the torch that it was built with.
+GPU := .venv-gpu
+$(GPU)/ours: PACKAGES = -e .[cuda]
+$(GPU)/torch: PACKAGES = torch transformers sentence-transformers
+$(GPU)/vllm: PACKAGES = vllm
+GPU_ENVIRONMENTS := $(addprefix $(GPU)/,ours torch vllm)
+$(GPU_ENVIRONMENTS):
+	$(PYTHON) -m venv $@
+	-$@/bin/python -m pip install --quiet numpy $(PACKAGES)
+
+gpu: $(GPU_ENVIRONMENTS)  ## prove attention on an NVIDIA GPU, and measure beside torch and vLLM; EMBEDDER=folder of MiniLM
+	$(GPU)/ours/bin/python -m benchmarks.gpu --environments=$(GPU) --embedder=$(EMBEDDER)
 
 clean:  ## remove the environment and what tests and runs left
-	rm -rf .venv .venv-canary .venv-exports .venv-matrix .venv-peers .venv-wheel runs build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-canary .venv-exports .venv-gpu .venv-matrix .venv-peers .venv-wheel runs build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache
 
 include tools/tools.mk

@@ -451,6 +451,13 @@ class Objective(Record, abc.ABC):
         """
         raise NotImplementedError
 
+    def rehearse(self, records: TableRecords) -> None:
+        """Tries what `collect` calls on an example, before anything is compiled.
+
+        Raises:
+          ConfigError: it cannot work.
+        """
+
     def check_first_update(self, metrics: Mapping[str, float], dtype: str) -> None:
         """Checks the metrics of the first update of a completed batch.
 

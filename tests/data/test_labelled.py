@@ -138,7 +138,7 @@ def test_an_error_in_a_large_table_names_the_row_of_the_file(tmp_path, monkeypat
     monkeypatch.setattr(encoded_rows, "CHUNK", 4)
     rows = [{"text": text, "label": i % 2} for i, text in enumerate(TEXTS)]
     rows[29]["text"] = 3.5
-    with pytest.raises(ConfigError, match=r"rows.jsonl'?: row 30: text='3.5' is not a text"):
+    with pytest.raises(ConfigError, match=r"rows.jsonl'?: row 30: text=3.5 is not a text"):
         opened(tmp_path, Classification(), rows)
 
 

@@ -452,7 +452,7 @@ def test_a_stopped_run_ends_equal_bit_for_bit(trained, tmp_path):
         (
             [{"text": 3, "label": "x"}, {"text": "b", "label": "y"}],
             {},
-            "row 1: text='3' is not a text",
+            "row 1: text=3 is not a text",
         ),
         ([{"text": "a", "label": None}, {"text": "b", "label": "y"}], {}, "row 1 has no label"),
     ],

@@ -119,7 +119,10 @@ def test_a_pair_of_which_either_side_is_cut_is_told(side, tmp_path):
     [
         ({"prompt": "a", "chosen": "b"}, "needs a column for 'rejected'"),
         ({"chosen": "b", "rejected": "c"}, "row 1: has no prompt"),
-        ({"prompt": "a", "chosen": 3, "rejected": "c"}, "row 1: chosen='3' must be a list of"),
+        (
+            {"prompt": "a", "chosen": 3, "rejected": "c"},
+            "row 1: chosen=3 must be a text, or a list of",
+        ),
     ],
 )
 def test_rows_that_cannot_be_used(tmp_path, row, message):

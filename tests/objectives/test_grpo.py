@@ -218,6 +218,42 @@ def is_no_number(records):
     return ["good"] * len(records)
 
 
+def is_none(records):
+    return [None if record["written"] == "b" else 0.0 for record in records]
+
+
+def is_huge(records):
+    return [1e300] * len(records)
+
+
+def is_text(records):
+    return ["1.0"] * len(records)
+
+
+def is_a_generator(records):
+    return (1.0 for _ in records)
+
+
+def ends_with_a_stop(records):
+    raise OSError("no server.")
+
+
+def leaves(records):
+    raise SystemExit("bye")
+
+
+def hangs_alone(records):
+    if len(records) == 1:
+        time.sleep(60)
+    raise ValueError("full")
+
+
+def empties(records):
+    for record in records:
+        record.clear()
+    return [math.nan] * len(records)
+
+
 def is_slow(records):
     time.sleep(60)
     return [1.0] * len(records)
@@ -244,9 +280,25 @@ def takes_all(records):
             "raises",
             r"raised KeyError: 'no such letter' \(for 2 of 3 answers, the first.*'b' to 'why",
         ),
-        ("is_nan", r"is nan for 2 of 3 answers, the first of them 'b' to 'why\?'; return a finite"),
+        ("ends_with_a_stop", r"raised OSError: no server \(for 3 of 3"),
+        ("leaves", r"raised SystemExit: bye \(for 3 of 3 answers"),
+        (
+            "hangs_alone",
+            r"raised ValueError: full \(for 3 answers at once; .*, for none within 0.2",
+        ),
+        (
+            "is_nan",
+            r"is nan \(float\) for 2 of 3 answers, the first of them 'b' to 'why\?'; return a",
+        ),
+        ("is_none", r"is None \(NoneType\) for 2 of 3 answers, the first of them 'b' to"),
+        (
+            "is_huge",
+            r"is 1e\+300 \(float\) for 3 of 3 answers, .*; return a number from -1e\+15 to 1e\+15",
+        ),
+        ("is_text", r"is 1.0 \(str\) for 3 of 3 answers"),
         ("is_short", r"returned a list of shape \(2,\) for 3 answers; return one number for each"),
-        ("is_no_number", r"returned a list of shape \(0,\) for 3 answers"),
+        ("is_no_number", r"is good \(str\) for 3 of 3 answers"),
+        ("is_a_generator", r"returned a generator of shape \(\) for 3 answers"),
         ("is_slow", r"took more than objective.reward_seconds=0.2 for 3 answers"),
         ("holds_on", r"took more than objective.reward_seconds=0.2"),
         ("takes_all", r"took more than objective.reward_seconds=0.2"),
@@ -256,6 +308,13 @@ def test_what_goes_wrong_in_a_reward_is_one_sentence(name, message):
     named = f"{__name__}:{name}"
     with pytest.raises(ConfigError, match=f"reward {named}: {message}"):
         call_reward(named, records_of("a", "b", "b"), 0.2)
+
+
+def test_a_reward_that_changes_its_records_changes_no_other():
+    asked = records_of("a", "b")
+    with pytest.raises(ConfigError, match=r"is nan .* for 2 of 2 answers, the first of them 'a'"):
+        call_reward(f"{__name__}:empties", asked, 10)
+    assert asked == records_of("a", "b")
 
 
 @pytest.mark.parametrize(
@@ -284,6 +343,7 @@ def test_what_a_reward_lacks_is_said(name, columns, message):
         ({"kl": 0.1}, "kl=0.1, kl_model='': a divergence is from a model; set both"),
         ({"reward_options": "[]"}, "must be a JSON object"),
         ({"clip_low": 1.0}, "clip_low=1.0"),
+        ({"score_rows": 0}, "score_rows=0: a run is judged by its rewards of held-out answers"),
     ],
 )
 def test_options_that_cannot_be(fields, message):
@@ -398,13 +458,24 @@ def test_a_reward_that_fails_ends_the_run_and_loses_nothing(tmp_path, monkeypatc
     cfg = config(tmp_path)
     monkeypatch.setattr(f"{__name__}.likes_letters", is_nan_at_last(3))
     with pytest.raises(
-        RunError, match=r"step 3: reward .*likes_letters: is nan for 1 of 16 answers"
+        RunError, match=r"step 3: reward .*likes_letters: is nan .float. for 1 of 16 answers"
     ):
         flaxformer_lite.run(cfg, tmp_path / "run")
     monkeypatch.undo()
     flaxformer_lite.run(cfg, tmp_path / "run")
     flaxformer_lite.run(cfg, tmp_path / "straight")
     assert leaves_of(tmp_path / "run", 4) == leaves_of(tmp_path / "straight", 4)
+
+
+@pytest.mark.nightly
+def test_a_reward_that_fails_for_held_out_answers_names_the_step(tmp_path, monkeypatch):
+    cfg = config(tmp_path, steps=2)
+    likes = likes_letters
+    monkeypatch.setattr(
+        f"{__name__}.likes_letters", lambda asked: None if 1 < len(asked) < 16 else likes(asked)
+    )
+    with pytest.raises(RunError, match=r"evaluation after step 0: reward .*: returned a NoneType"):
+        flaxformer_lite.run(cfg, tmp_path / "run")
 
 
 def is_nan_at_last(step):
@@ -440,6 +511,25 @@ def test_groups_of_equal_rewards_are_counted(tmp_path):
         r for r in metrics.read(tmp_path / "run" / "metrics.jsonl") if r["split"] == "train"
     ]
     assert record["equal_groups"] == 1 and record["grad_norm"] == 0 and result.steps == 1
+
+
+def test_rewards_are_tried_before_anything_is_compiled(tmp_path, monkeypatch):
+    monkeypatch.setattr("flaxformer_lite.runs.run.train_experiment", lambda *_: pytest.fail())
+    rows = [{"prompt": word} for word in ("a", "b", "ab", "ba")]
+    cfg = config(tmp_path, rewards=("exact_match",), rows=rows)
+    with pytest.raises(ConfigError, match=r"the row has no answer; .*answer=NAME \("):
+        flaxformer_lite.run(cfg, tmp_path / "run")
+
+
+def test_a_held_out_answer_is_rewarded_as_one_of_training(tmp_path):
+    """With its spaces, and with its stop token counted."""
+    task = Grpo(template=BARE, answer_length=3)
+    records = tables.records(task, letters(4), length=12)
+    ids = [records.tokenizer.encode(" a"), records.tokenizer.encode("abc")]
+    written = task.write(lambda *_, **__: ids, records, np.arange(2))
+    assert written["written"].tolist() == [" a", "abc"]
+    counts, is_cut = task._counts(written["tokens"])
+    assert counts.tolist() == [3, 3] and is_cut.tolist() == [False, True]
 
 
 def test_prompts_without_room_for_an_answer_are_dropped(tmp_path):

@@ -183,12 +183,12 @@ def test_long_conversations_are_cut_or_dropped_and_counted(tmp_path):
             {"response": "a"},
             r"row 1:.*no messages.*column.*--config.data.columns",
         ),
-        ({"messages": [{"role": "user"}]}, "row 1: messages=.* must be a list of"),
+        ({"messages": [{"role": "user"}]}, "row 1: messages=.* must be a text, or a list of"),
         ({"messages": "[{"}, r"row 1: messages.*JSON"),
         ({"messages": "[\n {"}, r"row 1: messages.*JSON"),
         ({"messages": '[{"a":' * 100_000}, r"row 1: messages.*JSON"),
-        ({"prompt": 3, "response": "a"}, "row 1: prompt='3' is not a text"),
-        ({"prompt": "a", "response": 3}, "row 1: response='3' is not a text"),
+        ({"prompt": 3, "response": "a"}, "row 1: prompt=3 is not a text"),
+        ({"prompt": "a", "response": 3}, "row 1: response=3 is not a text"),
     ],
 )
 def test_rows_that_cannot_be_used(tmp_path, row, message):

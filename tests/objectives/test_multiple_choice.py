@@ -206,7 +206,7 @@ def test_context_must_divide_the_tokens_not_the_choices(tmp_path):
             "row 1 has no label; .*data.drop_incomplete",
         ),
         ({"question": "q", "choices": ["a", "b"], "label": None}, "row 1 has no label; remove it"),
-        ({"question": 7, "choices": ["a", "b"], "label": 0}, "row 1: question='7' is not a text"),
+        ({"question": 7, "choices": ["a", "b"], "label": 0}, "row 1: question=7 is not a text"),
         (
             {"question": "q", "choices": ["\ud800", "b"], "label": 0},
             "row 1: choice is not valid Unicode",

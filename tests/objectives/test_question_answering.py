@@ -221,7 +221,7 @@ def test_learns_to_find_what_is_asked_for(tmp_path, family, unanswerable):
     ("rows", "message"),
     [
         ([{"question": "q", "answers": "a"}], "needs a column for 'context'"),
-        ([{"question": 7, "context": "a", "answers": "a"}], "row 1: question='7' is not a text"),
+        ([{"question": 7, "context": "a", "answers": "a"}], "row 1: question=7 is not a text"),
         (
             [{"question": "q", "context": None, "answers": "a"}],
             "row 1 has no context; .*data.drop_incomplete",

@@ -195,11 +195,11 @@ def test_the_baseline_compares_words(tmp_path):
     [
         (PAIRS, {"positive": "a"}, "needs a column for 'anchor'"),
         (PAIRS, {"anchor": "a"}, "needs a column for 'positive'"),
-        (PAIRS, {"anchor": "a", "positive": 3}, "row 1: positive='3' is not a text"),
+        (PAIRS, {"anchor": "a", "positive": 3}, "row 1: positive=3 is not a text"),
         (
             PAIRS,
             {"anchor": "a", "positive": "b", "negatives": [1]},
-            "row 1: negatives='1' is not a text",
+            "row 1: negatives=1 is not a text",
         ),
         (
             PAIRS,

@@ -178,7 +178,7 @@ def test_a_translation_of_datasets_in_either_direction(tmp_path):
     ("row", "message"),
     [
         ({"source": "a"}, "needs a column for 'target'"),
-        ({"source": "a", "target": 3}, "row 1: target='3' is not a text"),
+        ({"source": "a", "target": 3}, "row 1: target=3 is not a text"),
         (
             {"translation": {"en": "a", "fr": "b", "de": "c"}},
             r"row 1:.*languages.*name two",

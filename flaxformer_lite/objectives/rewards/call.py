@@ -5,6 +5,7 @@ import signal
 import threading
 import types
 from collections.abc import Callable, Iterator, Sequence
+from typing import SupportsFloat
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from flaxformer_lite.files.read import Json
 
 Score = Callable[[Sequence[Json]], Sequence[float]]
 SHOWN = 80  # most letters of an answer in a message
+LARGEST = 1e15  # squares of larger rewards are infinite in float32, and their advantages 0
+FAILURES = (Exception, SystemExit)  # what a reward may raise; Ctrl-C still ends the run
 
 
 class _TooSlow(BaseException):
@@ -30,57 +33,79 @@ def call_reward(name: str, records: Sequence[Json], seconds: float) -> np.ndarra
         only in the main thread, as signals are what ends it.
 
     Raises:
-      ConfigError: the reward raises, takes too long, or returns anything but a finite number for
-        each answer; says which reward and which answers.
+      ConfigError: the reward raises, takes too long, or returns anything but a number for each
+        answer; says which reward and which answers.
     """
     score: Score = registry.resolve("rewards", name).score
     try:
         with _time_limit(seconds):
-            returned = score(records)
+            returned = score(_copies(records))
     except _TooSlow:
         raise ConfigError(
             f"reward {name}: took more than objective.reward_seconds={seconds:g} for"
             f" {len(records)} answers; raise it, or make the reward faster."
         ) from None
-    except Exception as error:
-        raise ConfigError(_describe_failure(name, score, records, error)) from error
+    except FAILURES as error:
+        raise ConfigError(_describe_failure(name, score, records, error, seconds)) from error
     return _checked(name, returned, records)
 
 
 def _checked(name: str, returned: Sequence[float], records: Sequence[Json]) -> np.ndarray:
-    try:
-        values = np.asarray(returned, np.float32)
-    except (TypeError, ValueError):
-        values = np.zeros(0, np.float32)
+    values = np.asarray(returned, object)
     if values.shape != (len(records),):
-        shape = f"{type(returned).__name__} of shape {np.shape(values)}"
+        shape = f"{type(returned).__name__} of shape {values.shape}"
         raise ConfigError(
             f"reward {name}: returned a {shape} for {len(records)} answers; return one number for"
             " each."
         )
-    wrong = np.flatnonzero(~np.isfinite(values))
-    if wrong.size:
-        first = int(wrong[0])
+    wrong = [index for index, value in enumerate(values) if not _is_number(value)]
+    if wrong:
+        first = values[wrong[0]]
         raise ConfigError(
-            f"reward {name}: is {values[first]} for {wrong.size} of {len(records)} answers, the"
-            f" first of them {_shown(records[first])}; return a finite number."
+            f"reward {name}: is {str(first)[:SHOWN]} ({type(first).__name__}) for {len(wrong)} of"
+            f" {len(records)} answers, the first of them {_shown(records[wrong[0]])}; return a"
+            f" number from -{LARGEST:g} to {LARGEST:g}."
         )
-    return values
+    return values.astype(np.float32)
 
 
-def _describe_failure(name: str, score: Score, records: Sequence[Json], error: Exception) -> str:
-    """Asks for one answer at a time, to tell how many of them the reward fails for."""
+def _is_number(value: object) -> bool:
+    # numbers of torch, jax and decimal too, but no text of a number, which a mistake returns
+    if isinstance(value, (str, bytes)) or not isinstance(value, SupportsFloat):
+        return False
+    try:
+        return abs(float(value)) <= LARGEST
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
+def _copies(records: Sequence[Json]) -> list[Json]:
+    """Copies records, as a reward may change its own, and others read them."""
+    return [dict(record) for record in records]
+
+
+def _describe_failure(
+    name: str, score: Score, records: Sequence[Json], error: BaseException, seconds: float
+) -> str:
+    """Asks for one answer at a time, to tell how many of them the reward fails for.
+
+    It stops asking after as many seconds as the reward has for all.
+    """
     failed = []
-    for record in records:
-        try:
-            score([record])
-        except Exception:
-            failed.append(record)
-    what = str(error)
+    with contextlib.suppress(_TooSlow), _time_limit(seconds):
+        for record in records:
+            try:
+                score(_copies([record]))
+            except FAILURES:
+                failed.append(record)
+    what = str(error).rstrip(".")
     if not isinstance(error, ConfigError):
         what = f"raised {type(error).__name__}: {what}"
     if not failed:
-        return f"reward {name}: {what} (for {len(records)} answers at once, for none alone)"
+        return (
+            f"reward {name}: {what} (for {len(records)} answers at once; asked for each alone, for"
+            f" none within {seconds:g} seconds)"
+        )
     return (
         f"reward {name}: {what} (for {len(failed)} of {len(records)} answers, the first of them"
         f" {_shown(failed[0])})"

@@ -10,7 +10,7 @@ import numpy as np
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import Size
-from flaxformer_lite.files.read import Json
+from flaxformer_lite.files.read import Json, quote_value
 from flaxformer_lite.objectives.rows import ANSWERS, Messages, TableRecords
 from flaxformer_lite.objectives.tables.task import Column, Row
 from flaxformer_lite.objectives.tables.writing import Limits, ScoredBy, WritingTask
@@ -114,7 +114,7 @@ def messages_of(value: Any, number: int, role: str) -> Messages:
         value = [_with_parsed_calls(message, number, role) for message in value]
     if not (isinstance(value, list) and len(value) and all(map(_is_message, value))):
         raise ConfigError(
-            f"row {number + 1}: {role}={str(value)[:80]!r} must be a list of"
+            f"row {number + 1}: {role}={quote_value(value)} must be a text, or a list of"
             ' {"role": "user" or "assistant", "content": text}.'
         )
     for message in value:

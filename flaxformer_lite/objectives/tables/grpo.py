@@ -110,6 +110,7 @@ class Grpo(ChatTask):
     drop_cut: bool = False  # whether answers without an end are not learned from
 
     collects = True
+    strips_texts = False  # rewards read an answer as it is, in training and held out
     learn = "last"
     chunked = True
     columns = (
@@ -127,6 +128,10 @@ class Grpo(ChatTask):
             raise ConfigError(
                 f"reward_weights={self.reward_weights}: must be one for each of the rewards"
                 f" {', '.join(self.rewards)}, or ()."
+            )
+        if not self.score_rows:
+            raise ConfigError(
+                "score_rows=0: a run is judged by its rewards of held-out answers; set 1 or more."
             )
         if bool(self.kl) != bool(self.kl_model):
             raise ConfigError(
@@ -299,6 +304,10 @@ class Grpo(ChatTask):
             {"token_gaps": of_tokens},
         )
 
+    def rehearse(self, records: TableRecords) -> None:
+        """Asks each reward for an answer that is the stop token alone."""
+        self.reward_answers(records, [0], [""], [1], np.zeros(1, bool))
+
     def reward_answers(
         self,
         records: TableRecords,
@@ -436,9 +445,16 @@ class Grpo(ChatTask):
             return {}
         metrics = super().scores(predictions, examples, data)
         total, by_name = _reward_held_out(self, data, _listed(predictions, examples))
-        metrics["tokens"] = float(predictions["tokens"].mean())
-        metrics["cut"] = float((predictions["tokens"] >= self.answer_length).mean())
+        counts, is_cut = self._counts(predictions["tokens"])
+        metrics["tokens"] = float(counts.mean())
+        metrics["cut"] = float(is_cut.mean())
         return metrics | _reward_metrics(total, by_name)
+
+    def _counts(self, without_stop: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the tokens of held-out answers, with a stop token as in training, and whether
+        they are cut."""
+        is_cut = without_stop >= self.answer_length
+        return without_stop + ~is_cut, is_cut
 
     def breakdown(
         self, predictions: Predictions, examples: np.ndarray, data: Dataset
@@ -524,8 +540,8 @@ def _reward_held_out(
     task: Grpo, data: Dataset, answers: tuple[tuple[int, str, int], ...]
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Returns the sum of rewards, and each of them, of answers: example, text, and tokens."""
-    examples, written, counts = zip(*answers, strict=True)
-    is_cut = np.asarray(counts) >= task.answer_length
+    examples, written, without_stop = zip(*answers, strict=True)
+    counts, is_cut = task._counts(np.asarray(without_stop))
     by_name = task.reward_answers(data.records, examples, written, counts, is_cut)
     return task.sum_rewards(by_name), by_name
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from flaxformer_lite.config import ConfigError, ModelConfig, check_family
 from flaxformer_lite.config.rules import FLOAT32
-from flaxformer_lite.files.read import Json
+from flaxformer_lite.files.read import Json, quote_value
 from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.objectives.rows import (
     ClassNames,
@@ -411,7 +411,7 @@ def text_of(row: Row, role: str, number: int) -> str:
     value = row[role]
     if not isinstance(value, str):
         raise ConfigError(
-            f"row {number + 1}: {role}={str(value)[:80]!r} is not a text; correct or remove the"
+            f"row {number + 1}: {role}={quote_value(value)} is not a text; correct or remove the"
             " row."
         )
     if not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):

@@ -62,6 +62,7 @@ class WritingTask(TextObjective, Task):
     num_beams: Size = 1  # of the search that writes
     packed = False  # whether short training rows share an example; not annotated, so not a field
     new_head = False
+    strips_texts = True  # whether spaces around a written text are no part of it
 
     @property
     def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]
@@ -119,7 +120,9 @@ class WritingTask(TextObjective, Task):
     ) -> dict[str, np.ndarray]:
         prompts = [self.prompt(records, int(i)) for i in examples]
         ids = write(prompts, width=records.length, num_beams=self.num_beams, **self.limits(records))
-        texts = [records.tokenizer.decode(row).strip() for row in ids]
+        texts = [records.tokenizer.decode(row) for row in ids]
+        if self.strips_texts:
+            texts = [text.strip() for text in texts]
         return {"written": np.asarray(texts, object), "tokens": np.asarray(list(map(len, ids)))}
 
     def scores(

@@ -3,9 +3,11 @@
 from collections.abc import Callable, Sequence
 
 from flaxformer_lite.checkpoints.manager import Checkpoints
+from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.runs.best import Selection
 from flaxformer_lite.runs.callbacks.callback import Callback
+from flaxformer_lite.runs.errors import RunError
 from flaxformer_lite.runs.experiment import Experiment
 from flaxformer_lite.runs.report.reporting import Reporting
 from flaxformer_lite.runs.report.sample import can_write, sample_text
@@ -79,15 +81,18 @@ class Evaluation(Callback):
         work = "evaluation"
         if step:
             work = "evaluation of the average"
-        with reporting.working("evaluation", work):
-            evaluation = evaluate(
-                run.cfg.objective,
-                run.program.eval_step,
-                params,
-                run.eval_batches(),
-                run.eval_data,
-                run.writer(params),
-            )
+        try:
+            with reporting.working("evaluation", work):
+                evaluation = evaluate(
+                    run.cfg.objective,
+                    run.program.eval_step,
+                    params,
+                    run.eval_batches(),
+                    run.eval_data,
+                    run.writer(params),
+                )
+        except ConfigError as error:  # such as a reward that fails for what the model writes now
+            raise RunError(f"evaluation after step {step}: {error}") from error
         values = evaluation.metrics
         texts = evaluation.texts or self._texts(params, step)
         record = {"step": step, "split": "eval", **values}
