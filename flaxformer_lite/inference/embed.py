@@ -302,7 +302,7 @@ def plan_widths(lengths: Sequence[int], rows: int) -> list[int]:
     A program is compiled for each. Of two neighbours the one whose batches grow least is given up,
     also of fewer widths if that takes less time than a program.
     """
-    is_kept = jax.config.jax_compilation_cache_dir is not None
+    is_kept = jax.config.values["jax_compilation_cache_dir"] is not None
     worth = KEPT if is_kept else COMPILING
     widths = [_rounded(length) for length in lengths]
     while len(set(widths)) > 1:

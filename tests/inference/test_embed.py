@@ -160,7 +160,7 @@ def test_few_widths_hold_all_texts_with_little_padding(seed):
 
 @pytest.mark.parametrize(("folder", "due"), [(None, [64, 64, 64]), ("programs", [32, 32, 64])])
 def test_a_program_is_compiled_where_padding_takes_longer(folder, due):
-    before = jax.config.jax_compilation_cache_dir
+    before = jax.config.values["jax_compilation_cache_dir"]
     jax.config.update("jax_compilation_cache_dir", folder)
     try:
         assert plan_widths([10, 30, 60], 20) == due
