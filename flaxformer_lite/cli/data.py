@@ -3,7 +3,7 @@
 import argparse
 import collections
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from flaxformer_lite.models import build_model
 from flaxformer_lite.runs import packing
 from flaxformer_lite.runs.start import warm_start
 from flaxformer_lite.sharding.activations import MESH_AXES
+from flaxformer_lite.storage import content_cache
 from flaxformer_lite.training.program import with_steps
 
 SAMPLE = 512  # examples whose padding is counted
@@ -42,7 +43,7 @@ def run(args: argparse.Namespace) -> None:
     """Prints statistics or examples, or tokenizes, as `args.what` says."""
     flags.FLAGS.mark_as_parsed()  # grain reads flags of its own
     cfg = read_page(args)
-    begun = time.time()
+    cached = set(content_cache.local(cfg.data.cache).glob("tokens-*"))
     clock = time.monotonic()
     cfg = name_held_out(cfg)
     data = open_dataset(cfg, "train", labels=warm_start.known_labels(cfg))
@@ -52,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
         seed = cfg.seed if args.seed is None else args.seed
         _show(out, data, args.rows, seed)
     elif args.what == "tokenize":
-        _print(out, _cached(data, seconds, begun))
+        _print(out, _cached(data, seconds, cached))
     else:
         _show_stats(out, data, cfg, seconds)
 
@@ -229,7 +230,7 @@ def _histogram(out: Console, title: str, lengths: np.ndarray) -> None:
         out.print(f"{span} {counts[power]:>12,} {bar}".rstrip())
 
 
-def _cached(data: Dataset, seconds: float, begun: float) -> Rows:
+def _cached(data: Dataset, seconds: float, before: Collection[Path]) -> Rows:
     texts = _texts(data)
     if not texts:
         return [*data.described[:1], ("cache", _cached_rows(data))]
@@ -239,7 +240,7 @@ def _cached(data: Dataset, seconds: float, begun: float) -> Rows:
         ids = [tokens.ids for tokens in corpus.tokens.values()]
         mapped = [x for x in ids if isinstance(x, np.memmap)]
         folder = Path(str(mapped[0].filename)).parent
-        is_new = folder.stat().st_mtime >= begun
+        is_new = folder not in before
         if is_new:
             size += corpus.source.size
         how = "written" if is_new else "already in the cache"
