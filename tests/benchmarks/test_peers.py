@@ -82,6 +82,7 @@ def test_a_turn_says_what_its_peer_lacks(monkeypatch, capsys):
         monkeypatch.setenv(name, "1")
     words = ["turn", "load 1 float32", "CTranslate2", "1", "x", "y", "z"]
     monkeypatch.setattr("sys.argv", words)
+    monkeypatch.setattr(peers_turn.tempfile, "tempdir", None)
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     peers_turn.main()
     assert "ctranslate2" in json.loads(capsys.readouterr().out)["missing"]
