@@ -1,6 +1,7 @@
 """The page of peers: its turns interleave, and what a peer lacks is said."""
 
 import json
+import re
 import sys
 
 import pytest
@@ -69,6 +70,12 @@ def test_each_job_is_ours_and_has_a_limit_or_none(job, folders):
     machine = {"flops": 1e6, "bytes": 1e6, "tokens_a_text": 50.0}
     assert job.split()[0] in peers_turn.jobs_of("ours")
     assert (peers.limit(job, *folders, machine) > 0) == (not job.startswith("tokenize"))
+
+
+def test_make_peers_makes_each_environment():
+    makefile = (peers.ROOT / "Makefile").read_text()
+    (names,) = re.findall(r"^PEER_ENVIRONMENTS := .*,(.*)\)$", makefile, re.MULTILINE)
+    assert sorted(names.split()) == sorted(set(peers.ENVIRONMENT_OF.values()))
 
 
 def test_an_environment_that_is_not_there_is_named(tmp_path):
