@@ -13,6 +13,7 @@ import json
 import os
 import resource
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from types import ModuleType
@@ -120,7 +121,10 @@ def main() -> None:
     case = case_of(job, int(count), *folders)
     kind = job.split()[0]
     try:
-        with contextlib.redirect_stdout(sys.stderr):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+            # Runs and tables go when the turn ends.
+            tempfile.tempdir = stack.enter_context(tempfile.TemporaryDirectory())
             if kind == "prepare":
                 module_of(peer).convert(case)
                 found = {}

@@ -72,11 +72,9 @@ class Frame:
             kept = list(longest_first(len(first.ids), len(second.ids), room))
         lost = sum(len(text.ids) for text in texts) - sum(kept)
         size = sum(kept) + self.specials(len(texts))
-        ids = np.zeros(size, np.int32)
-        types = np.zeros(size, np.int32)
-        part = np.full(size, SPECIAL, np.int32)
-        start = np.zeros(size, np.int32)
-        end = np.zeros(size, np.int32)
+        # one allocation, as a table has a million rows
+        ids, types, part, start, end = np.zeros((5, size), np.int32)
+        part[:] = SPECIAL
         at = len(self.before)
         ids[:at] = self.before
         for number, (text, count) in enumerate(zip(texts, kept, strict=True)):
@@ -85,10 +83,12 @@ class Frame:
                 at += len(self.between)
                 types[at:] = self.second_type
             stop = at + count
-            first_kept = 0
-            if self.truncation_side == "left":
-                first_kept = len(text.ids) - count
-            used = text.cut(first_kept, first_kept + count)
+            used = text
+            if count < len(text.ids):
+                first_kept = 0
+                if self.truncation_side == "left":
+                    first_kept = len(text.ids) - count
+                used = text.cut(first_kept, first_kept + count)
             ids[at:stop] = used.ids
             part[at:stop] = number
             start[at:stop] = used.start

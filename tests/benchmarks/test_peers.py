@@ -1,6 +1,7 @@
 """The page of peers: its turns interleave, and what a peer lacks is said."""
 
 import json
+import re
 import sys
 
 import pytest
@@ -71,6 +72,12 @@ def test_each_job_is_ours_and_has_a_limit_or_none(job, folders):
     assert (peers.limit(job, *folders, machine) > 0) == (not job.startswith("tokenize"))
 
 
+def test_make_peers_makes_each_environment():
+    makefile = (peers.ROOT / "Makefile").read_text()
+    (names,) = re.findall(r"^PEER_ENVIRONMENTS := .*,(.*)\)$", makefile, re.MULTILINE)
+    assert sorted(names.split()) == sorted(set(peers.ENVIRONMENT_OF.values()))
+
+
 def test_an_environment_that_is_not_there_is_named(tmp_path):
     python = tmp_path / "bin/python"
     assert peers.ask(str(python), "-c", "0") == {"missing": f"no {python}; make peers makes it"}
@@ -82,6 +89,7 @@ def test_a_turn_says_what_its_peer_lacks(monkeypatch, capsys):
         monkeypatch.setenv(name, "1")
     words = ["turn", "load 1 float32", "CTranslate2", "1", "x", "y", "z"]
     monkeypatch.setattr("sys.argv", words)
+    monkeypatch.setattr(peers_turn.tempfile, "tempdir", None)
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     peers_turn.main()
     assert "ctranslate2" in json.loads(capsys.readouterr().out)["missing"]
