@@ -17,10 +17,11 @@ def convert(case: Case) -> None:
         SentenceTransformer(case.embedder, backend="onnx").save_pretrained(folder_of(case))
 
 
-def embed_by(folder: str, backend: str) -> Work:
+def embed_by(folder: str, backend: str, **options: object) -> Work:
     from sentence_transformers import SentenceTransformer
 
-    encoder = SentenceTransformer(folder, backend=backend)  # on a GPU where torch has one
+    # on a GPU where torch has one
+    encoder = SentenceTransformer(folder, backend=backend, model_kwargs=options)
     texts = draw_texts(TEXTS)
     return lambda: encoder.encode(texts)
 
@@ -30,7 +31,12 @@ def embed(case: Case) -> Work:
 
 
 def embed_onnx(case: Case) -> Work:
-    return embed_by(folder_of(case), "onnx")
+    import onnxruntime
+
+    # It counts the machine's cores, and not those that the process may use.
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = case.threads
+    return embed_by(folder_of(case), "onnx", session_options=options)
 
 
 JOBS = {"embed": embed}
