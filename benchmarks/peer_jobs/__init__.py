@@ -28,7 +28,7 @@ WORDS = "the quick brown fox jumps over a lazy dog and rests in green grass near
 
 
 class Case(NamedTuple):
-    """What a job is done with.
+    """The model, batch and threads of a job.
 
     Attributes:
       rows: at a time.

@@ -1,4 +1,4 @@
-"""What a check has found, and the differences that it measures."""
+"""Findings of checks, and the differences that they measure."""
 
 import builtins
 import math

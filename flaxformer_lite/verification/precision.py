@@ -1,4 +1,4 @@
-"""What saving, few bits and half precision do to the numbers."""
+"""Checks of the numbers after saving, in few bits and in half precision."""
 
 import dataclasses
 import functools
@@ -37,7 +37,7 @@ FAR = 4096  # a position where bfloat16 counts in steps of 16
 
 
 def check_saving(subject: Subject) -> Iterator[Finding]:
-    """What is saved is loaded bit for bit."""
+    """Checks that weights are loaded bit for bit as they were saved."""
     if subject.cfg.quantize != "none" or subject.cfg.adapter is not None:
         raise ConfigError("quantized matrices and adapters are restored or merged when saved.")
     with tempfile.TemporaryDirectory() as folder:

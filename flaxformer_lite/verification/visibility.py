@@ -1,5 +1,8 @@
-"""What a token may not see: the future, padding, other texts of a batch, other documents of a row,
-and what lies outside its window."""
+"""Checks that no token sees what it may not.
+
+That is the future, padding, other texts of a batch, other documents of a row, and what lies outside
+its window.
+"""
 
 import dataclasses
 from collections.abc import Iterator

@@ -138,7 +138,6 @@ for name in sys.argv[2:]:
 """
 
 
-@pytest.mark.nightly
 def test_permissions_of_each_file_and_folder(run, tmp_path):
     shutil.copytree(run, tmp_path / "run")
     at = tmp_path / "run/checkpoints/2"

@@ -86,7 +86,6 @@ def run_here(room, commands):
     )
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize(
     "commands",
     [

@@ -444,7 +444,6 @@ def is_a_clock(records):
     return [float(NOW[-1] + i % 2) for i in range(len(records))]
 
 
-@pytest.mark.nightly
 def test_a_reward_that_is_no_function_of_its_arguments_is_named(tmp_path):
     cfg = config(tmp_path, rewards=("length", f"{__name__}:is_a_clock"), steps=2)
     flaxformer_lite.run(cfg, tmp_path / "run")

@@ -1,4 +1,4 @@
-"""What layers that read token by token share: the state before a text, and the one after it."""
+"""Begins and ends layers that read token by token: their state before a text, and after it."""
 
 from collections.abc import Sequence
 
