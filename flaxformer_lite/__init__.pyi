@@ -13,6 +13,7 @@ from flaxformer_lite.config import (
     from_config_dict as from_config_dict,
     to_config_dict as to_config_dict,
 )
+from flaxformer_lite.embedder import Embedder as Embedder, load_embedder as load_embedder
 from flaxformer_lite.inference.generate import (
     Generation as Generation,
     generate as generate,

@@ -21,7 +21,7 @@ PACKAGE = {
     "DPOTrainer": "run(get_config('dpo'), workdir) (docs/fine-tuning.md)",
     "GRPOTrainer": "run(get_config('grpo'), workdir) (docs/rl.md)",
     "RLOOTrainer": "run(get_config('grpo'), workdir) (docs/rl.md)",
-    "SentenceTransformer": "`flaxformer_lite embed --model DIR` (docs/embeddings.md)",
+    "SentenceTransformer": "load_embedder(path).encode(texts) (docs/embeddings.md)",
     "CrossEncoder": "run(get_config('rerank'), workdir), or `flaxformer_lite predict`",
     "PeftModel": "load_pretrained(path, adapter=DIR) (docs/adapters.md)",
     "get_peft_model": "load_pretrained(path, adapter=LoraConfig(rank=8)) (docs/adapters.md)",

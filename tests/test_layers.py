@@ -37,6 +37,7 @@ LAYERS = (
     "model_folder",
     "open_model",
     "model_details",
+    "embedder",
     "save_model",
     "runs",
     "verification",

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 
@@ -47,18 +46,11 @@ def tokenize(case: Case) -> Work:
 
 
 def embed(case: Case) -> Work:
-    from flaxformer_lite import load_pretrained
-    from flaxformer_lite.inference.embed import embed as embed_texts
-    from flaxformer_lite.model_details import load_sentence_layers
-    from flaxformer_lite.pretrained.tokenizer import read_tokenizer
+    from flaxformer_lite import load_embedder
 
-    folder = Path(case.embedder)
-    model, params = load_pretrained(folder)
-    tokenizer = read_tokenizer(folder)
-    opened = SimpleNamespace(model=model, params=params, cfg=model.cfg, tokenizer=tokenizer)
-    layers = load_sentence_layers(folder)
+    embedder = load_embedder(case.embedder)
     texts = draw_texts(TEXTS)
-    return lambda: embed_texts(opened, texts, layers)
+    return lambda: embedder.encode(texts)
 
 
 def predict(case: Case) -> Work:

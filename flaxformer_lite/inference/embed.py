@@ -80,6 +80,8 @@ def embed(
       Dense vectors, float32 [texts, D]; sparse ones, a scipy.sparse.csr_array of float32 [texts,
       vocabulary]; or for each text the vectors of its tokens, float32 [tokens, D].
     """
+    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+        raise ConfigError("texts: must be a list of texts, such as ['A cat sleeps.'].")
     if task not in ("", *TASKS):
         raise ConfigError(f"task={task!r}: must be query or document.")
     prefix = layers.prompt_of(task) if prompt is None else prompt

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer_lite import load_pretrained, save_pretrained
+from flaxformer_lite import load_embedder, load_pretrained, save_pretrained
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.cli.open_model import open_model
 from flaxformer_lite.config import ConfigError
@@ -61,6 +61,19 @@ def test_sparse_vectors_are_those_of_sentence_transformers(opened, tmp_path):
         read_sentence_layers(folder)
     with pytest.raises(ConfigError, match="sparse vectors need a masked_lm head"):
         embed(opened["late"], TEXTS, layers)
+
+
+def test_one_call_loads_what_turns_texts_into_vectors():
+    embedder = load_embedder(ROOT / "late")
+    queries = embedder.encode(TEXTS, task="query")
+    close(queries, EXPECTED["late"]["queries attend=False"])
+    documents = embedder.encode(TEXTS, task="document")
+    close(embedder.similarity(queries, documents), EXPECTED["late"]["maxsim"])
+    for wrong in ("one text", ["a", None]):
+        with pytest.raises(ConfigError, match=r"texts: must be a list of texts"):
+            embedder.encode(wrong)
+    with pytest.raises(ConfigError, match="size=2: multi_vector vectors are not cut"):
+        load_embedder(ROOT / "late", size=2)
 
 
 def test_multi_vectors_are_those_of_sentence_transformers(opened, late):
