@@ -5,7 +5,7 @@ They give its weights their meaning.
 
 import dataclasses
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
@@ -248,11 +248,20 @@ class Architecture(Record):
     @property
     def has_position_table(self) -> bool:
         """Whether the encoding learns one row per position, which makes max_length a hard limit."""
-        sizes = {"d_model": self.d_model, "num_heads": self.num_heads, "head_dim": self.head_width}
-        now, longer = (
-            self.position.tables(**sizes, max_length=self.max_length + more) for more in (0, 1)
+        return self.position_tables(self.max_length) != self.position_tables(self.max_length + 1)
+
+    def position_tables(self, max_length: int) -> Mapping[str, object]:
+        """Returns what the encoding learns for texts of this length: its tables, by name.
+
+        Raises:
+          ValueError: the encoding does not fit the width of the heads.
+        """
+        return self.position.tables(
+            d_model=self.d_model,
+            num_heads=self.num_heads,
+            head_dim=self.head_width,
+            max_length=max_length,
         )
-        return now != longer
 
     @property
     def scale(self) -> float:
@@ -448,7 +457,7 @@ class ModelConfig(Execution, Architecture):
         if self.decoder_num_heads and self.decoder_layers:
             side = self.of_decoder
             try:
-                side.has_position_table  # noqa: B018  # the encoding checks the width of the heads
+                side.position_tables(side.max_length)
             except ValueError as error:
                 raise ConfigError(
                     f"decoder_num_heads={self.decoder_num_heads}, d_model={self.d_model}: {error}"

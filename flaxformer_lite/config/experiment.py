@@ -85,7 +85,9 @@ class TokenizerConfig(Record):
     @property
     def training(self) -> tuple[str | int, ...]:
         """The fields that decide a trained tokenizer beside its text."""
-        return self.name, self.vocab_size, *[self.min_count] * (self.name == "words")
+        if self.name == "words":
+            return self.name, self.vocab_size, self.min_count
+        return self.name, self.vocab_size
 
 
 def is_object(value: str) -> str:

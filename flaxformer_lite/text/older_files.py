@@ -274,10 +274,15 @@ def _template(made: Tokenizer, folder: Folder) -> Any:
         single = single.removesuffix(" lang")
         pair = pair.removesuffix(" lang")
     if kind.make is byte_pairs and single == "A":
-        first = "bos " * bool(folder.flag("add_bos_token", False))
-        last = " eos" * bool(folder.flag("add_eos_token", False))
-        single = f"{first}A{last}"
-        pair = f"{first}A{last} {first}B{last}"
+        single = "A"
+        other = "B"
+        if folder.flag("add_bos_token", False):
+            single = f"bos {single}"
+            other = f"bos {other}"
+        if folder.flag("add_eos_token", False):
+            single = f"{single} eos"
+            other = f"{other} eos"
+        pair = f"{single} {other}"
     tokens = {role: folder.spelled(role) for role in ROLES} | {"lang": language}
 
     def spelled(template: str) -> list[str]:

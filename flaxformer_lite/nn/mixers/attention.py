@@ -323,8 +323,8 @@ class Attention(ContextLayer):
         batch, length, _ = x_BTD.shape
         columns = seen.k_BSKH.shape[1]
         check_mask(context.mask, batch, length, columns, seen.q_index, seen.k_index)
-        q_index_T = or_arange(seen.q_index, x_BTD)
-        k_index_S = or_arange(seen.k_index, seen.k_BSKH)
+        q_index_T = slots_or_positions(seen.q_index, x_BTD)
+        k_index_S = slots_or_positions(seen.k_index, seen.k_BSKH)
         mask = self._mask(context, q_index_T, k_index_S)
         if bias is None:
             bias = self._bias(context, x_BTD, q_index_T, k_index_S)
@@ -582,9 +582,11 @@ def arange(x_BT: jax.Array) -> jax.Array:
     return jnp.arange(x_BT.shape[1], dtype=jnp.int32)
 
 
-def or_arange(index: jax.Array | None, x_BT: jax.Array) -> jax.Array:
-    """Returns the slots of x's positions; those of a row without a cache count from zero."""
-    return arange(x_BT) if index is None else index
+def slots_or_positions(slots_T: jax.Array | None, x_BT: jax.Array) -> jax.Array:
+    """Returns the slots of the tokens of x; without a cache, their positions."""
+    if slots_T is None:
+        return arange(x_BT)
+    return slots_T
 
 
 def share_mask_and_bias(

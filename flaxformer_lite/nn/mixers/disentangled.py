@@ -22,7 +22,11 @@ from flaxformer_lite.nn.functions.masks import Mask
 from flaxformer_lite.nn.functions.norms import layer_norm
 from flaxformer_lite.nn.functions.sharding import ActivationSharding, sharding_of
 from flaxformer_lite.nn.functions.tuning import gathers_scores
-from flaxformer_lite.nn.mixers.attention import Attention, AttentionVariantConfig, or_arange
+from flaxformer_lite.nn.mixers.attention import (
+    Attention,
+    AttentionVariantConfig,
+    slots_or_positions,
+)
 from flaxformer_lite.nn.modules.cache import LayerCache
 from flaxformer_lite.nn.modules.context import Context, PositionTables
 from flaxformer_lite.nn.modules.dropout import Dropout
@@ -186,8 +190,8 @@ class Disentangled(Attention):
         q_BTNH, k_BSNH, v_BSNH = self.place_heads(q_BTNH, seen.k_BSKH, seen.v_BSKH)
         keys_RNH, queries_RNH = self._project_table(context, x_BTD, query, key)
         scale = self.scale_of(q_BTNH)
-        q_slots_T = or_arange(seen.q_index, q_BTNH)
-        k_slots_S = or_arange(seen.k_index, k_BSNH)
+        q_slots_T = slots_or_positions(seen.q_index, q_BTNH)
+        k_slots_S = slots_or_positions(seen.k_index, k_BSNH)
         q_places_BT = q_slots_T[None]
         k_places_BS = k_slots_S[None]
         if context.columns_BS is not None:  # padding may stand between tokens

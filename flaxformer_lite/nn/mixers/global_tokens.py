@@ -68,8 +68,9 @@ class GlobalTokens(Attention):
             first_BS = kept_BT & (arange(x_BTD) < count)[None]
             args = dataclasses.replace(args, mask=args.mask | masks.padding(first_BS))
         out_BTNH = self.attend(*self.place_heads(q_BTNH, seen.k_BSKH, seen.v_BSKH), args)
-        # Where no token is global, these read none: files have the matrices all the same.
-        read_BSD = x_BTD[:, : x_BTD.shape[1] * bool(count)]
+        read_BSD = x_BTD
+        if not count:  # published files have the matrices even where no token is global
+            read_BSD = x_BTD[:, :0]
         q_BGNH = self.project("global_query", "BTD,DNH->BTNH", x_BTD[:, :count])
         k_BSKH = self.project("global_key", "BSD,DKH->BSKH", read_BSD)
         v_BSKH = self.project("global_value", "BSD,DKH->BSKH", read_BSD)

@@ -23,7 +23,8 @@ class LayerCache(flax.struct.PyTreeNode):
     Attributes:
       k_BKSH, v_BKSH: one slot per position; a sliding window of W keeps W slots, with position i in
         slot i mod W. Heads come before slots, so that the slots of a head are contiguous and no
-        step has to copy them. With batch size 1 the batch axis is omitted, to save XLA:CPU a copy.
+        step has to copy them. With batch size 1 there is no batch axis, or XLA:CPU would copy all
+        slots for each token: SmolLM2-135M, 128 tokens after 700, would take 11.2 CPU s, not 8.8.
       length: int32 scalar, the number of positions stored so far, and so the slot of the next
         token.
       cross_k_BKSH, cross_v_BKSH: the encoder's, filled by the first call that gets the encoder's
@@ -114,7 +115,9 @@ def empty(
     `value_dim` is that of values where it differs; int8 as dtype keeps scales beside both.
     """
     capacity = min(length, window or length)
-    shape = (batch,)[: batch != 1] + (kv_heads, capacity)
+    shape: tuple[int, ...] = (kv_heads, capacity)
+    if batch != 1:  # as LayerCache explains
+        shape = (batch, *shape)
     rolls = capacity == window
     k_BKSH = jnp.zeros((*shape, head_dim), dtype)
     v_BKSH = jnp.zeros((*shape, value_dim or head_dim), dtype)

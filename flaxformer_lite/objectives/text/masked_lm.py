@@ -78,8 +78,10 @@ class MaskedLm(TextObjective):
         The prediction about pairs is reported as accuracy.
         """
         tokens = Metric("nll", "loss", unit="nats per masked token")
-        pairs = ACCURACY._replace(name="next_sentence_accuracy", label="pair accuracy")
-        return (tokens, *super().shown[1:], *[pairs] * (self.pairs != "none"))
+        metrics = (tokens, *super().shown[1:])
+        if self.pairs == "none":
+            return metrics
+        return (*metrics, ACCURACY._replace(name="next_sentence_accuracy", label="pair accuracy"))
 
     def __post_init__(self) -> None:
         super().__post_init__()
