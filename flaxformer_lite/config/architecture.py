@@ -180,7 +180,7 @@ class Architecture(Record):
     mixer: MixerConfig | None = optional_plugin(
         "mixers"
     )  # a file in flaxformer_lite/nn/mixers, instead of attention
-    # that of an encoder-decoder's decoder, where it differs
+    # an encoder-decoder's decoder has this one, if it differs
     decoder_mixer: MixerConfig | None = optional_plugin("mixers")
     # a file in flaxformer_lite/nn/feed_forwards, instead of `mlp`
     feed_forward: FeedForwardConfig | None = optional_plugin("feed_forwards")

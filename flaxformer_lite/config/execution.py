@@ -29,11 +29,11 @@ class Execution(Record):
     attention: Implementation = "auto"
     dtype: Dtype = "float32"  # of activations and matmuls
     param_dtype: Dtype = "float32"
-    # numbers that the layers' matrices multiply in training, float for those of `dtype`
+    # numbers that the layers' matrices multiply in training; float is `dtype`
     matmul: Annotated[str, OneOf(choices.MATMULS)] = "float"
     # how the layers' matrices are held where they are not trained: to generate, or under an adapter
     quantize: Annotated[str, OneOf(choices.QUANTIZATIONS)] = "none"
-    # numbers that keys and values are kept in while generating, float for those of `dtype`
+    # numbers that keys and values are kept in while generating; float is `dtype`
     cache: Annotated[str, OneOf(choices.CACHES)] = "float"
     scan: bool = False  # one traced layer instead of a Python loop: compile time flat in depth
     # What the backward pass recomputes: none of it, all but matmul outputs (dots), all but the

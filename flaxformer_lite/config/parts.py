@@ -63,7 +63,7 @@ class InitConfig(Record):
         Bengio 2010).
       stddev: standard deviation of the two normal kinds.
       layers: number of layers in the whole model, for `normal_residual`.
-      width_ratio: the model's width by that of its base, by whose root the two normal kinds shrink
+      width_ratio: the model's width by its base's, by whose root the two normal kinds shrink
         (`model.width_rule`); tables and heads over the vocabulary do not.
     """
 

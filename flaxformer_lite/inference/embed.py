@@ -72,7 +72,7 @@ def embed(
       opened: an encoder, a decoder, or an encoder-decoder to use the encoder of.
       texts: the texts.
       layers: the layers after the encoder, and the model's prompts.
-      prompt: a prefix of each text; None is that of the task, or the model's default prompt.
+      prompt: a prefix of each text; None is the task's, or the model's default prompt.
       task: `query` or `document`, as `encode_query` and `encode_document` of sentence-transformers;
         "" is neither.
 

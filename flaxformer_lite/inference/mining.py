@@ -19,7 +19,7 @@ class MiningRules:
       range_max: candidates to look at; None is as many as are needed, and ten times as many where a
         score or margin may exclude some.
       max_score, min_score: bounds of a negative's similarity.
-      absolute_margin: a negative's similarity is at most that of the least similar answer minus it.
+      absolute_margin: a negative is less similar than the least similar answer by at least this.
       relative_margin: likewise, minus this share of the size of that similarity.
       sampling: the `top` candidates, or a `random` choice of them.
     """

@@ -1,6 +1,6 @@
 """Retrieval: the nearest documents of each query, and how many of them are right.
 
-The metrics are those of sentence-transformers' InformationRetrievalEvaluator.
+The metrics equal those of sentence-transformers' InformationRetrievalEvaluator.
 """
 
 import functools
@@ -105,7 +105,7 @@ def metrics(hits: Sequence[Sequence[str]], relevant: Sequence[Collection[str]]) 
 
     Args:
       hits: the ids of the documents found for each query, the nearest first.
-      relevant: those of the right ones, at least one for each query.
+      relevant: the numbers of the right ones, at least one for each query.
 
     Returns:
       `ndcg_10`, `mrr_10`, `map_100`, and `recall_k`, `precision_k` and `accuracy_k` (at least one

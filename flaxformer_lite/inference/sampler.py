@@ -27,7 +27,7 @@ def draw_continuations(
     seed: int,
     place: Callable[[Array], Array] = np.asarray,
 ) -> list[Drawn]:
-    """Draws continuations, whose log-probabilities are those of the model at temperature 1.
+    """Draws continuations, with the model's log-probabilities at temperature 1.
 
     All tokens of the model's table may be drawn, also those that only pad it.
 
@@ -35,7 +35,7 @@ def draw_continuations(
       model: a decoder without a mesh.
       params: its weights, on any mesh.
       prompts: the ids of each prompt, at most `width`, to which all are padded.
-      samples: continuations of each; those of a prompt are neighbors.
+      samples: continuations of each prompt, which are neighbors.
       seed: of all of them; a row's draws depend on its number, not on its neighbors.
       place: puts an array of one row per prompt on the devices.
     """

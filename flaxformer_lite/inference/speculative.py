@@ -8,7 +8,7 @@ Guesses change the speed and not the text: greedy decoding and prompt lookup kee
 the model itself chooses, with the random numbers of plain generation; tokens sampled from a draft
 are accepted or drawn again so that they have the model's distribution.
 
-Logits of several tokens computed together differ from those of one token by rounding, about 1e-6.
+Logits of several tokens computed together differ from a single token's by rounding, about 1e-6.
 If the two best tokens are that close, either may be written.
 """
 
@@ -382,7 +382,7 @@ def _places(new_B: jax.Array, length: int) -> Places:
 def _constrain(
     loop: GuessLoop, logits_BTV: jax.Array, tokens_BS: jax.Array, places: Places
 ) -> jax.Array:
-    """Applies the rules to N = B * T positions, each of which sees the tokens before it."""
+    """Applies the rules to N = B * T positions; each sees the tokens before it."""
     row_N, new_N = places
     logits_NV = logits_BTV.reshape(-1, logits_BTV.shape[-1])
     start_N = jnp.asarray(loop.rows.start_B)[row_N]

@@ -58,7 +58,7 @@ def check_writes(cfg: ModelConfig) -> None:
 
 
 def max_tokens(cfg: ModelConfig) -> int:
-    """Returns the maximum length: that of the model's position table if any, else LONGEST."""
+    """Returns the maximum length: the model's position table sets it, or else LONGEST."""
     return cfg.max_length if cfg.has_position_table else prompts.LONGEST
 
 

@@ -92,7 +92,7 @@ HEADS = dict(
     token_classification=bert_like.CLASSIFIER,
     question_answering=bert_like.SPANS,
 )
-# names in the files that Microsoft published, which are those of `legacy: false`
+# names in the files that Microsoft published, as with `legacy: false`
 SPELLINGS = {
     r"^lm_predictions\.lm_head\.(dense|LayerNorm)\b": r"cls.predictions.transform.\1",
     r"^lm_predictions\.lm_head\.bias$": "cls.predictions.bias",

@@ -1,4 +1,4 @@
-"""ERNIE: BERT with a table of tasks beside that of segments.
+"""ERNIE: BERT with a table of tasks beside its table of segments.
 
 All tokens have the first task, as in transformers where no task_type_ids are given.
 

@@ -1,7 +1,7 @@
 """ESM-2 and ESM-1b: pre-norm encoders of proteins, one token for each amino acid.
 
 Where a config sets `token_dropout`, the vectors of mask tokens are zero, and the others are scaled
-by the share of tokens that training left unmasked, 0.88, over that of the text.
+by the share of tokens that training left unmasked, 0.88, over the text's own share.
 
 Reference: Lin et al., "Evolutionary-scale prediction of atomic-level protein structure with a
 language model" (2023), supplement A.1; Rives et al., "Biological structure and function emerge

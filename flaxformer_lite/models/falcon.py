@@ -66,7 +66,7 @@ def names(cfg: ModelConfig) -> tuple[WeightRow, ...]:
 
 
 def read(fields: Fields) -> ModelFields:
-    """Reads the three architectures: those of 40B and 180B, of 7B, and of the early models."""
+    """Reads the three architectures: of 40B and 180B, of 7B, and of the early models."""
     width = fields.get("hidden_size", 4544)
     count = fields.get("num_attention_heads", 71)
     grouped = fields.get("new_decoder_architecture", False)

@@ -51,7 +51,7 @@ class Fields:
         Args:
           name: name of the field.
           default: value if it is absent.
-          kind: type that the value must have; None is that of the default.
+          kind: type that the value must have; None is the default's.
 
         Raises:
           ConfigError: the value has another type, or is larger than in any model.

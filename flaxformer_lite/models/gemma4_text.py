@@ -54,7 +54,7 @@ NORM_AT = ("attention_in", "mlp_in", "branch")
 
 
 def share_keys(windows: Sequence[int], shared: int) -> list[str]:
-    """Returns which keys each layer reads: the last `shared` those of the last layer like it.
+    """Returns whose keys each layer reads: the last `shared` ones read the last layer like it.
 
     Raises:
       ConfigError: no layer before them has the window of one of them.

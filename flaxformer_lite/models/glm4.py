@@ -1,7 +1,7 @@
 """GLM-4-0414: GLM with norms on both sides of attention and feed-forward.
 
 Reference: Team GLM, "ChatGLM: A Family of Large Language Models from GLM-130B to GLM-4 All Tools"
-(2024); the norms are those of Gemma 2.
+(2024); the norms are Gemma 2's.
 """
 
 import dataclasses

@@ -60,8 +60,8 @@ def transform(cfg: ModelConfig, execution: Execution) -> Transform:
 class Model(EncoderModel):
     """ModernBERT.
 
-    The classifier of sequences reads the first column, that of multiple choice the first token, or
-    both the mean of all tokens, as `classifier_pooling` says.
+    As `classifier_pooling` says, classifiers read the mean of all tokens, or else the classifier of
+    sequences the first column, and multiple choice the first token.
     """
 
     heads = ("none", "masked_lm", *bert_like.CLASSIFIERS)

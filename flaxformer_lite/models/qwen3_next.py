@@ -93,7 +93,7 @@ GATED = weight_rows(("self_attn.q_proj", ("attention/query", "attention/gate"), 
 
 
 def layer(projections: tuple[WeightRow, ...]) -> tuple[WeightRow, ...]:
-    """Returns the rows of a layer of either kind, with those of the delta rule's projections."""
+    """Returns the rows of a layer of either kind, with the delta rule's projections."""
     plain = omit_prefixes(llama_like.LAYER, "self_attn.q_proj")
     norm = weight_rows(("input_layernorm", "delta_in_norm"))
     delta = add_prefix("linear_attn", "delta", INNER + projections)

@@ -168,7 +168,7 @@ OUTER = ("encoder", "decoder", "vocab_size")
 
 
 def flatten(published: Json) -> Json:
-    """Returns the encoder's fields, and those of the decoder's sizes as `decoder_NAME`.
+    """Returns the encoder's fields, and the decoder's sizes as `decoder_NAME`.
 
     Raises:
       ConfigError: the sides differ in another field.

@@ -2,8 +2,8 @@
 
 They are tables that pretrained/ uses in both directions.
 
-A row pairs a published name with ours. A name is that of a module, followed by its `weight` and
-`bias`, or of a whole tensor; `{i}` is the number of a layer. Weights have torch's layout in the
+A row pairs a published name with ours. A name belongs to a module, whose `weight` and `bias`
+follow, or to a whole tensor; `{i}` is the number of a layer. Weights have torch's layout in the
 file unless the row says otherwise:
 
     OI     a torch Linear, [outputs, inputs]; heads major, head_dim minor
@@ -62,7 +62,7 @@ class Head(NamedTuple):
 
     Attributes:
       architecture: the name of the class.
-      rows: rows of this head, including those of the body that it spells differently.
+      rows: rows of this head, including rows of the body that it names differently.
       prefix: prefix of the body's names, if it differs from the family's.
       fixed: fields that identify the head, with their values.
     """
@@ -122,10 +122,10 @@ class Published:
       defaults: published field -> its value in transformers if absent, where that differs from the
         default preset's.
       harmless: fields that change no number in this family, in addition to those that never do.
-      fixed: fields of which we support only one value.
+      fixed: fields for which we support only one value.
       read: returns overrides of ModelConfig that `fields` cannot express.
       write: inverse of `read`.
-      arrange: turns the tensors of a file, by name, into those of the rows.
+      arrange: turns the tensors of a file, by name, into the tensors that the rows name.
       settle: corrects the config by tensors of the file, by name, that decide what config.json does
         not say.
       duplicates: names that repeat another tensor; checked when loading, left out when saving.
@@ -135,10 +135,10 @@ class Published:
       ignored: patterns of names that hold no weights (buffers of old versions).
       left_out: pattern of names that are left out with a notice, in which `{layers}` is the number
         of layers -> what they are.
-      spellings: pattern (re.sub) of another name that files have for a tensor -> that of the rows.
+      spellings: pattern (re.sub) of another name that files have for a tensor -> the rows' name.
       index: numbers in the published name of a layer.
-      heads_apart: norms with weights for each head, of which the file has a tensor per head; `{h}`
-        in their rows is its number.
+      heads_apart: norms whose heads have weights of their own, one tensor for each in the file;
+        `{h}` in their rows is the number of the head.
       relatives: classes of this model_type that another family file computes -> its name.
       flatten: turns a config.json with nested configs (`text_config`) into one of plain fields,
         which `fields` and `read` see.

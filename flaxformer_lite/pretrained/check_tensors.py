@@ -39,7 +39,7 @@ def with_computed_biases(spelled: Published, tensors: dict[str, Tensor]) -> dict
     """Returns the tensors with the bias of the logits that transformers computes with.
 
     A masked language model has it under two names. Usually they are the same; if a file has both,
-    that of the output layer counts, whether or not its table is tied.
+    the output layer's counts, whether or not its table is tied.
     """
     used = dict(tensors)
     for name, original in spelled.duplicates.items():

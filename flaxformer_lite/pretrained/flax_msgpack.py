@@ -1,4 +1,4 @@
-"""The msgpack files of Flax: those of Hugging Face's Flax models, and trees in general."""
+"""Flax's msgpack files: of Hugging Face's Flax models, and of trees in general."""
 
 import re
 import sys

@@ -1,7 +1,7 @@
 """Reads the weight files of a published directory.
 
-They are one safetensors file, several with an index, Flax's old msgpack, or those of another
-program, for which a package of contrib has a reader.
+They are one safetensors file, several with an index, Flax's old msgpack, or the files of
+another program, for which a package of contrib has a reader.
 """
 
 import os
@@ -40,7 +40,7 @@ class Reader(Protocol):
     """A module that reads the checkpoints of another program: a file of `contrib/*/readers`.
 
     It maps the arrays of a folder to the names, and its config to the config.json, that
-    transformers writes for the same model; the rest is that of published weights. `folder` is what
+    transformers writes for the same model; the rest is as for published weights. `folder` is what
     `find` returned. Readers are imported only for folders without files of transformers.
 
     Attributes:
@@ -76,7 +76,7 @@ def find_foreign(folder: Path) -> Foreign | None:
     """Finds the checkpoint of another program in a folder without weights of transformers.
 
     Raises:
-      WeightsError: there are those of two programs.
+      WeightsError: there are files of two programs.
     """
     if any(folder.glob("model*.safetensors*")) or any(folder.glob("flax_model*")):
         return None
@@ -149,7 +149,7 @@ def read_config(folder: Path) -> dict:
 def open_weights(folder: Path) -> dict[str, Tensor]:
     """Opens all tensors of a directory by their published names; safetensors are read lazily.
 
-    Of a model that sees or hears too, those of its text half are opened.
+    Of a model that sees or hears too, only its text half is opened.
 
     Raises:
       WeightsError: there are no weights that can be read, or a file is damaged or outside the

@@ -321,7 +321,7 @@ def _written(family: ModuleType, cfg: ModelConfig) -> Json:
 
 
 def _check_quantization(quantization: Json) -> None:
-    """Refuses weights that are quantized in another way than those of gpt-oss and DeepSeek-V3."""
+    """Refuses weights that are quantized otherwise than gpt-oss and DeepSeek-V3 are."""
     method = quantization.get("quant_method")
     if method is None and any(name.startswith("load_in_") for name in quantization):
         method = "bitsandbytes"  # which did not name itself at first

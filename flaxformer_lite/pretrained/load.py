@@ -181,7 +181,7 @@ def is_of_head(path: str) -> bool:
 def with_labels(
     cfg: ModelConfig, labels: Sequence[str] | int | None, published: Sequence[str]
 ) -> tuple[ModelConfig, bool]:
-    """Returns the config for these classes, and whether they differ from those of the weights."""
+    """Returns the config for these classes, and whether they differ from the weights' own."""
     if not labels or cfg.head not in NAMED_HEADS:
         return cfg, False
     count = labels if isinstance(labels, int) else len(labels)

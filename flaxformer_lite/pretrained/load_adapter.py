@@ -156,7 +156,7 @@ class PublishedAdapter:
     ) -> dict[str, Tensor]:
         """Returns the base's tensors, with those that the adapter replaces.
 
-        PEFT replaces a token table for the input only: the logits keep that of the base, even if
+        PEFT replaces a token table for the input only: the logits keep the base's table, even if
         the two are tied, unless `ensure_weight_tying` is set.
         """
         replaced = tensor_names.without_prefix(spelled, self.replaced)
@@ -316,7 +316,7 @@ class PublishedAdapter:
     ) -> list[str]:
         """Returns patterns of the parameters that the adapter replaces, to count them as trained.
 
-        Both the path of a layer's parameter and that of the stack that holds it are included.
+        Both the path of a layer's parameter and the path of the stack that holds it are included.
         """
         names = {}
         places = tensor_names.places(spelled, cfg, shapes_side_by_side(cfg, shapes))

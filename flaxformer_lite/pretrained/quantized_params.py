@@ -28,7 +28,7 @@ def with_scheme(model: nn.Module, stored: dict, form: str) -> tuple[nn.Module, d
 
     Args:
       model: a model whose matrices are floats, or in this form already.
-      stored: its parameters, which may lack those of a new head.
+      stored: its parameters; a new head's may be missing.
       form: a value of `model.quantize`.
 
     Raises:

@@ -48,7 +48,7 @@ class WeightsError(ValueError):
 class Tensor:
     """A tensor that is read on demand, whole or in part."""
 
-    array: np.ndarray  # or a memory map; bfloat16 is that of ml_dtypes
+    array: np.ndarray  # or a memory map; bfloat16 is ml_dtypes'
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -76,7 +76,7 @@ class TrainedInputs:
       length: the longest text in tokens.
       labels: names of the classes that it trained; () if it trained none.
       chat_template: of conversations; "" for none.
-      sentence_layers: those of a sentence model; None for other models.
+      sentence_layers: a sentence model's; None for other models.
       fields: further fields of config.json.
     """
 

@@ -65,13 +65,13 @@ class LateInteractionSettings(NamedTuple):
     """Settings by which a multi-vector model (ColBERT) reads queries and documents.
 
     Attributes:
-      query_limit, document_limit: the longest of each, in tokens; None is that of all texts.
+      query_limit, document_limit: the longest of each, in tokens; None is the limit of all texts.
       expansion: `fixed`, queries are exactly `expansion_length` tokens, filled with
         `expansion_token`, `min`, they have at least that number, or "", they are not filled.
       expansion_token: its spelling; "" is the mask token, or without one the end of text.
       attends: whether other tokens attend to those that fill a query.
       skipped: spellings of tokens that have no vector, such as punctuation.
-      skipped_tasks: of which texts, `query` and `document`.
+      skipped_tasks: whose texts skip them, `query` and `document`.
       kept: ids of the only tokens of documents that have vectors; () is all.
       markers: prompts of PyLate's that are one token, if the vocabulary has it, such as `[Q] `.
     """
@@ -410,7 +410,7 @@ def write_sentence_layers(folder: Path, layers: SentenceLayers, *, width: int) -
 
     Args:
       folder: the directory.
-      layers: those of a model trained here, without dense layers; `limit` is the maximum length of
+      layers: a model trained here has them, without dense layers; `limit` is the maximum length of
         a text in tokens.
       width: the width of the encoder.
     """
@@ -548,12 +548,12 @@ def _pooling(path: Path) -> tuple[str, bool]:
         raise ConfigError(
             f"{path}: include_prompt={quote_value(include_prompt)}: must be true or false."
         )
-    # their order in old files is that of this table
+    # old files have them in the order of this table
     return "+".join(known[mode] for mode in modes), include_prompt
 
 
 def _dense(folder: Path, of: str = "sentence_embedding") -> Dense:
-    """Reads a dense layer of the vector of a sentence, or of those of its tokens."""
+    """Reads a dense layer, of the vector of a sentence or of its tokens' vectors."""
     path = folder / "config.json"
     config = read_object(path, DENSE)
     activation = str(config.get("activation_function", "Tanh")).rpartition(".")[2]

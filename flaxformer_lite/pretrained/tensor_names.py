@@ -24,7 +24,7 @@ LAYER = re.compile(r"layer_(\d+)")
 STACKED = re.compile(r"layers/block_(\d+)")
 EXPERT = re.compile(r"/expert_(\d+)/")
 HEAD = re.compile(r"/head_(\d+)/")
-EXPERTS = "/experts/"  # in the paths of parameters with an X axis, after that of scan
+EXPERTS = "/experts/"  # in the paths of parameters with an X axis, after the axis of scan
 LEAVES = {"kernel": "weight", "scale": "weight", "embedding": "weight", "bias": "bias"}
 VOCAB_KERNELS = ("lm_head/kernel", "masked_lm/vocab/kernel")
 
@@ -105,7 +105,7 @@ def _joined(
 def layers_of(cfg: ModelConfig, path: str, shape: tuple[int, ...]) -> list[str]:
     """Returns the paths of what a parameter stacks, in order; its own path if it stacks nothing.
 
-    Scan stacks layers, a mixture of experts stacks experts, and a norm may stack those of heads.
+    Scan stacks layers, a mixture of experts stacks experts, and a norm may stack heads.
     """
     paths = [path]
     block = STACKED.search(path)

@@ -117,7 +117,7 @@ def token_table(stored: dict, where: str) -> np.ndarray:
     """Reads the token table of a model, float32 [V, D].
 
     Args:
-      stored: the model's parameters, of which no others are read.
+      stored: the model's parameters; no others are read.
       where: the model, for messages.
 
     Raises:

@@ -1,6 +1,6 @@
 """Reads the text half of a model that sees or hears too, as a folder of that half alone.
 
-The config.json of such a wrapper nests that of its text half, whose model_type names the family.
+The config.json of such a wrapper nests its text half's, whose model_type names the family.
 """
 
 import logging
@@ -29,7 +29,7 @@ SAME = {
     "qwen3_vl_moe_text": "qwen3_moe",
     "qwen3_vl_text": "qwen3",
 }
-# fields of the whole that are about its text, too, and count before those of the half
+# fields of the whole that are about its text, too, and count before the half's own
 OF_WHOLE = ("tie_word_embeddings", "projection_dim", "quantization_config", "id2label", "label2id")
 # what the code of a wrapper or of its half does, whatever their config says
 FIXED: dict[str, Json] = {

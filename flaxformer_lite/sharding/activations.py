@@ -34,7 +34,7 @@ ACTIVATIONS: dict[str, MeshAxes] = {
     "mlp": "tensor",
     "vocab": "tensor",
 }
-# The same inside attention that exchanges lengths for heads; those of a `tensor` shard stay in it.
+# The same inside attention that exchanges lengths for heads; a `tensor` shard keeps its heads.
 OVER_HEADS: dict[str, MeshAxes] = ACTIVATIONS | {
     "length": None,
     "source": None,

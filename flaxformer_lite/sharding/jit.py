@@ -31,7 +31,7 @@ def jit_step(step: Callable, shardings: HasParams, mesh: Mesh, mode: str = "jit"
     Args:
       step: sees the whole batch under `jit`, in other modes its own part, and then sums over the
         axis DATA.
-      shardings: those of the state; in other modes than `jit` all leaves are replicated.
+      shardings: of the state; in other modes than `jit` all leaves are replicated.
       mesh: the devices.
       mode: `mode` of MeshConfig.
     """

@@ -20,7 +20,7 @@ def build_mesh(cfg: MeshConfig, devices: Sequence[jax.Device] | None = None) -> 
 
     Args:
       cfg: sizes; -1 takes all that the others leave.
-      devices: by default all devices; may be those of a TPU topology description. A single process
+      devices: by default all devices; or those that describe a TPU topology. A single process
         may use fewer than all, the first ones.
 
     Raises:

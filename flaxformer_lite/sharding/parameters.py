@@ -241,7 +241,7 @@ def _fit(path: str, shape: tuple[int, ...], axes: tuple, mesh: Mesh | AbstractMe
 
 
 def _that_divide(axes: tuple, shape: tuple[int, ...], mesh: Mesh) -> tuple:
-    """Returns the axes of a matrix for its scales, of which some dimensions are too small."""
+    """Returns the axes of a matrix for its scales, some of whose dimensions are too small."""
     sizes = shape[len(shape) - len(axes) :]
     entries = []
     for entry, size in zip(axes, sizes, strict=True):

@@ -59,7 +59,7 @@ def capture(
     module in one pass is `name:1`.
 
     Works inside `jax.jit`, and gradients pass through values and patches. A stack that scans keeps
-    a value of all its layers if you ask for that of one.
+    a value of all its layers if you ask for one layer's.
 
     Args:
       model: a model of this package, or any module of linen.

@@ -69,7 +69,7 @@ ENDS = weight_rows(("embed_tokens", "token_embed"), ("norm", "decoder/final_norm
 
 
 def decoder_body(layer: tuple[WeightRow, ...]) -> tuple[WeightRow, ...]:
-    """Returns the weight rows of a decoder without its head, of those of one layer."""
+    """Returns the weight rows of a decoder without its head, given the rows of one layer."""
     return ENDS + add_prefix("layers.{i}", "decoder/layer_{i}", layer)
 
 
@@ -156,7 +156,7 @@ def read_heads(fields: Fields, kv_heads: int = 0, head_dim: int = 0) -> ModelFie
 
 
 def write_heads(cfg: ModelConfig, **names: str) -> Json:
-    """Inverts `read_heads`; `names` are those of fields, as in `write_rope`."""
+    """Inverts `read_heads`; `names` are field names, as in `write_rope`."""
     return {
         "num_key_value_heads": cfg.kv_heads,
         "head_dim": cfg.head_width,

@@ -59,7 +59,7 @@ def attention(cfg: ModelConfig, kind: LayerKind, *, cross: bool = False) -> Atte
 
 
 def _of(kind: LayerKind, cfg: ModelConfig, name: str) -> Any:
-    """Returns a field of the kind of layer, or that of the model if the kind does not set it."""
+    """Returns a field of the kind of layer, or the model's if the kind does not set it."""
     value = getattr(kind, name)
     if value is None:
         return getattr(cfg, name)
@@ -174,10 +174,10 @@ def embed(
 
     Args:
       cfg: the model's config.
-      width: the width of the tables; 0 for that of the config.
+      width: the width of the tables; 0 takes it from the config.
       frozen: the tables, "tokens" or "positions", whose row for the padding token transformers does
-        not train. It matters only for losses that read vectors of padding: those of question
-        answering and of `padded_heads`.
+        not train. It matters only for losses that read vectors of padding, as question
+        answering and `padded_heads` do.
       padded_heads: more heads whose losses read vectors of padding.
       always_projects: whether to project the embeddings even to their own width.
       norm_first: whether the norm comes before the projection.

@@ -22,7 +22,7 @@ def call_inside(
     Args:
       model: bound, so within `apply`; while it is initialized, nothing is added.
       attentions, hidden_states: what to add.
-      *args, **inputs: those of the call.
+      *args, **inputs: arguments of the call.
     """
     if model.is_initializing():
         return model(*args, **inputs)

@@ -62,8 +62,8 @@ class EncoderModel(Hinted):
     # values of `classifier_pooling` that the family computes
     classifier_poolings: ClassVar[tuple[str, ...]] = ("first",)
     bare_heads: ClassVar[tuple[str, ...]] = ()  # those with nothing but the vocabulary's weights
-    pooler_activation: ClassVar[str] = "tanh"  # empty: that of the config
-    masked_lm_activation: ClassVar[str] = ""  # empty: that of the config
+    pooler_activation: ClassVar[str] = "tanh"  # empty: the config's
+    masked_lm_activation: ClassVar[str] = ""  # empty: the config's
     projects_embeddings: ClassVar[bool] = False  # to d_model, even where they have its width
     frozen_padding: ClassVar[tuple[str, ...]] = ("tokens",)
     # the field of Output for the pretraining task on pairs

@@ -30,16 +30,16 @@ from flaxformer_lite.nn.modules.stack import Stack
 class EncoderDecoderModel(Hinted):
     """An encoder-decoder for generation (`head='lm'`), classification, or without a head (`none`).
 
-    The head `encoder` reduces it to its encoder. Classifiers read the decoder's hidden states;
-    those of tokens, the encoder's. Sequence classification reads the decoder at the input's last
-    end token, which each row must have: without it the row's logits are NaN. Families with these
-    heads define the decoder's input for callers that pass none.
+    The head `encoder` reduces it to its encoder. Classifiers of tokens read the encoder's hidden
+    states, others the decoder's. Sequence classification reads them at the input's last end token,
+    which each row must have: without it the row's logits are NaN. Families with these heads define
+    the decoder's input for callers that pass none.
     Call it with input_ids [B, S], decoder_input_ids [B, T] and optionally attention_mask [B, S],
     decoder_attention_mask [B, T], segment_ids [B, S] with decoder_segment_ids [B, T] (packed pairs,
     0 is padding), decoder_position_ids [B, T] (by default all columns are counted, including
     padding); for generation also with encoder_output [B, S, D], cache and cache_index; the
     decoder's mask and segments are then over slots, see `DecoderModel`. In place of ids it takes
-    vectors for those of the token table, inputs_embeds [B, S, E] and decoder_inputs_embeds
+    vectors as the token table has them, inputs_embeds [B, S, E] and decoder_inputs_embeds
     [B, T, E]. For output_attentions and output_hidden_states see `Output`.
     """
 

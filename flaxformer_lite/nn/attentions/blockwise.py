@@ -307,7 +307,7 @@ def _backward_once(plan: BlockPlan, saved: Saved, d_out_BTNH: jax.Array) -> Inpu
 
 
 def tangent(plan: BlockPlan, saved: Saved, inputs: Inputs) -> jax.Array:
-    """Computes the output's tangent from those of its inputs, the bias's being a list of floats.
+    """Computes the output's tangent from its inputs' tangents; the bias has a list of floats.
 
     It is `w (d_scores - d_lse) v + w d_v`, with weights w and `d_lse = w d_scores`, in float32.
     """
@@ -359,7 +359,7 @@ def gradients(
     """Computes the gradients of queries, keys, values, the bias's floats and sinks, by blocks.
 
     Args:
-      dtype: of the gradients; None is that of each array.
+      dtype: dtype of the gradients; None keeps each array's own.
     """
     q_BTNH, k_BSKH, v_BSKH, bias, sinks_N, given, out_BTNH, lse = saved
 

@@ -59,7 +59,7 @@ def attention(
       q_BTNH: queries.
       k_BSKH: keys. K = N is multi-head, K = 1 multi-query, anything between grouped-query: query
         head n reads key head n // (N / K).
-      v_BSKH: values; their head width may differ from that of the keys.
+      v_BSKH: values; their head width may differ from the keys'.
       mask: a `Mask`, evaluated at slots `q_index` and `k_index`; or a boolean array [B or 1, T, S],
         True = may attend.
       bias: finite logits to add: an array [B or 1, N or 1, T, S], or a function (q, rows, columns)

@@ -23,7 +23,7 @@ class CapacityMoeConfig(MoeConfig):
     """The record of a CapacityMoe.
 
     Attributes:
-      group: the tokens that share the room of an expert: those of a `row` (Switch), or of the whole
+      group: the tokens that share the capacity of an expert: of a `row` (Switch), or of the whole
         `batch` (NLLB-MoE). The documents of a packed row share it.
       capacity: the tokens of a group that an expert has room for; 0: by the factors.
       capacity_factor: the room in training, as a multiple of the tokens of a group divided by the

@@ -46,7 +46,7 @@ class MoeConfig(parts.FeedForwardConfig):
     Attributes:
       num_experts: X.
       experts_per_token: A; the likeliest of them are used, and no token is dropped.
-      mlp_dim: F of each expert; 0 is that of the layer which this one replaces.
+      mlp_dim: F of each expert; 0 takes it from the layer that this one replaces.
       shared_dim: F of an expert that all tokens use; 0 leaves it out.
       shared_gate: whether a sigmoid of a product with the token scales the shared expert
         (Qwen2-MoE).
@@ -291,7 +291,7 @@ class Moe(nn.Module):
 
     @nn.nowrap
     def norm_of(self, slot: str, x_BTD: jax.Array) -> jax.Array:
-        """Returns x with the norm of a slot, of which there is none."""
+        """Returns x: the slots of this layer have no norms."""
         return x_BTD
 
     def combine_weights(
@@ -404,7 +404,7 @@ class ExpertMatrices(nn.Module):
         """Returns the kernel [X, I, O], and the bias [X, O] if the experts have one.
 
         Both are in the dtype of the tokens x. Quantized kernels are dequantized, once x is
-        computed: those of all experts of the layer, whichever the tokens use.
+        computed: the outputs of all experts of the layer, whichever the tokens use.
         """
         cfg = self.cfg
         run = self.execution

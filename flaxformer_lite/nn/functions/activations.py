@@ -33,7 +33,7 @@ def _derived(
 def _gelu(x: jax.Array) -> jax.Array:
     """Computes x Phi(x), the normal distribution by erf where jax.nn.gelu uses erfc.
 
-    XLA computes erfc by two formulas, of which it selects one. Narrow numbers need it.
+    XLA computes erfc by two formulas and selects one of them. Narrow numbers need it.
     """
     if x.dtype != jnp.float32:
         return jax.nn.gelu(x, approximate=False)

@@ -55,7 +55,7 @@ class _Part(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """The cut of a sequence into parts, the last of which may reach beyond its end.
+    """The cut of a sequence into parts; the last one may reach beyond its end.
 
     Attributes:
       length: tokens in the sequence.

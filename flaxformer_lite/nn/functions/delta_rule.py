@@ -129,7 +129,7 @@ def causal_convolution(
 
     Args:
       x_BTD: the input.
-      weight_DW: the weights of each channel, the last one that of the token itself.
+      weight_DW: the weights of each channel; the last one is for the token itself.
       before_BSD: the W - 1 tokens before the first one; zeros if there are none.
       starts_BT: bool, True where a document starts, which sees no token of the one before it.
 

@@ -187,7 +187,7 @@ def pool(
     Args:
       weights_BNTS: weights; rounded to the dtype of the values before the product.
       v_BSKH: values.
-      dtype: dtype of the result; None is that of the values.
+      dtype: dtype of the result; None is the values'.
 
     Raises:
       ValueError: the shapes do not fit each other.

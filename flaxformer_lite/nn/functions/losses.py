@@ -470,7 +470,7 @@ def _soft_part(soft: SoftTargets | None, part: slice, x: jax.Array) -> SoftTarge
 
 
 def _add(total: Tree | None, more: Tree) -> Tree:
-    """Adds trees leaf by leaf; a total of None or () is that of no chunk."""
+    """Adds trees leaf by leaf; before the first chunk, the total is None or ()."""
     if not total:
         return more
     return jax.tree.map(jnp.add, total, more)

@@ -29,7 +29,7 @@ M = TypeVar("M", bound="Mask")
 
 
 class Mask:
-    """A predicate of which rows may attend to which columns.
+    """Says which rows may attend to which columns.
 
     `mask(q_index_T, k_index_S)` is boolean [B or 1, T, S].
 

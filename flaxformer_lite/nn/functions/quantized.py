@@ -77,7 +77,7 @@ def to_codes(
 
     Args:
       x: an array of floats. NaN and infinities make the scale NaN or infinite.
-      axes: those that share a scale, which is that of their largest number.
+      axes: axes along which numbers share a scale, which follows from the largest of them.
       dtype: int8, or a float of 8 bits.
       noise: uniform numbers in [0, 1), broadcast to x, by which integers are rounded up or down
         (Gupta et al. 2015); None rounds to the nearest.

@@ -47,7 +47,7 @@ def top_p(logits_BV: jax.Array, p: jax.Array | float) -> jax.Array:
 
 
 def min_p(logits_BV: jax.Array, p: jax.Array | float) -> jax.Array:
-    """Keeps the tokens whose probability is at least p times that of the most probable one.
+    """Keeps the tokens whose probability is at least p times the largest one.
 
     Args:
       logits_BV: float32.

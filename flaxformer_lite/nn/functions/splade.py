@@ -67,7 +67,7 @@ def splade(
     start = 0.0 if strategy == "sum" else -jnp.inf
     first_BV = jnp.full((batch, vocabulary), start, jnp.float32)
     pooled_BV = jax.lax.scan(body, first_BV, (x_NBCD, real_NBC))[0]
-    # weights are monotone: that of the largest logit is the largest
+    # weights grow with their logits, so the largest logit has the largest weight
     if strategy == "sum":
         return pooled_BV
     return weights(pooled_BV)

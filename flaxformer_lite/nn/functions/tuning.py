@@ -146,7 +146,7 @@ def prepare_once(
 def has_integer_tiles() -> bool:
     """Returns whether this CPU multiplies tiles of int8 (Intel's AMX), as far as Linux says.
 
-    On others, products of int8 are not known to be faster than those of restored matrices.
+    On others, products of int8 are not known to be faster than products of dequantized matrices.
     """
     try:
         return "amx_int8" in Path("/proc/cpuinfo").read_text()
@@ -166,7 +166,7 @@ def multiply_kernel(
     sharding: ActivationSharding,
     prepare: Callable[[Any], jax.Array] | None = None,
 ) -> jax.Array:
-    """Computes `tensordot(x, kernel, summed)`, or that of `prepare(x)`, in the dtype of the kernel.
+    """Computes `tensordot(x, kernel, summed)`, or of `prepare(x)`, in the dtype of the kernel.
 
     Args:
       x: [..., I], where I may be several axes; a tree of such arrays for `prepare`.

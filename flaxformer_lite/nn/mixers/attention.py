@@ -318,7 +318,7 @@ class Attention(ContextLayer):
     ) -> Arguments:
         """Returns the arguments of attention to the layer's own tokens.
 
-        A bias of None is that of the position encoding.
+        Without a `bias`, the position encoding's is added.
         """
         batch, length, _ = x_BTD.shape
         columns = seen.k_BSKH.shape[1]
@@ -404,14 +404,14 @@ class Attention(ContextLayer):
     def project(self, name: str, equation: str, x: jax.Array, width: int = 0) -> jax.Array:
         """Applies the projection `query`, `key`, `value`, `gate` or `out` to `x`.
 
-        Subclasses may add to it. `width` is the model's, where x has that of heads.
+        Subclasses may add to it. `width` is the model's, where x is as wide as the heads.
         """
         if width:
             return self.projection(name, equation, width, x.shape[-1])(x)
         return self.projection(name, equation, x.shape[-1])(x)
 
     def projection(self, name: str, equation: str, d_model: int, head_dim: int = 0) -> Einsum:
-        """Builds a projection; `position_key` and `global_key` are like that of `key`.
+        """Builds a projection; `position_key` and `global_key` are built like `key`.
 
         A head_dim of 0 is the record's.
         """

@@ -335,7 +335,7 @@ class PositionScores:
     def _gathered(
         self, q_BTNH: jax.Array, k_BSNH: jax.Array, row_BTS: jax.Array, used: slice
     ) -> jax.Array:
-        """Computes scores with the `used` rows of the table, and takes those of `row_BTS`."""
+        """Computes scores with the `used` rows of the table, and gathers them by `row_BTS`."""
         row_BNTS = row_BTS[:, None]
         scores_BNTS = jnp.zeros((), jnp.float32)
         if self.keys_RNH is not None:

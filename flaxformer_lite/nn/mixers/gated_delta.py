@@ -27,7 +27,7 @@ SLOWEST = 0.01
 
 @dataclass(frozen=True, kw_only=True)
 class GatedDeltaConfig(StateReader):
-    """The record of a GatedDelta layer; its defaults are those of Qwen3-Next.
+    """The record of a GatedDelta layer; its defaults are Qwen3-Next's.
 
     Attributes:
       key_heads: heads of queries and keys.
@@ -163,7 +163,7 @@ class GatedDelta(ContextLayer):
         return finish_recurrence(out(out_BTU), context, cache, state)
 
     def _project(self, name: str, x_BTD: jax.Array) -> jax.Array:
-        """Applies a projection to heads; those of one number a head are grouped by key head."""
+        """Projects to heads; one number for each head is grouped by key head."""
         cfg = self.cfg
         sizes = {"D": x_BTD.shape[-1], "K": cfg.key_heads, "N": cfg.value_heads}
         sizes |= {"H": cfg.key_dim, "F": cfg.value_dim, "G": cfg.value_heads // cfg.key_heads}

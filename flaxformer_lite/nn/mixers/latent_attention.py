@@ -31,7 +31,7 @@ from flaxformer_lite.nn.positions.encoding import list_hooks
 
 @dataclass(frozen=True, kw_only=True)
 class LatentAttentionConfig(AttentionVariantConfig):
-    """The record of a LatentAttention; its defaults are those of DeepSeek-V3.
+    """The record of a LatentAttention; its defaults are DeepSeek-V3's.
 
     A head's queries and keys have two parts: one that depends on the text alone, and one that turns
     with the position, which all heads share among their keys.

@@ -92,7 +92,7 @@ class Sums(NamedTuple):
 
     Attributes:
       own_BT: int32, the sum to which a token is added; -1 for none.
-      first_BT, stop_BT: int32; a token sees sums first .. stop - 1, those of its document.
+      first_BT, stop_BT: int32; a token sees sums first .. stop - 1, which belong to its document.
     """
 
     own_BT: jax.Array

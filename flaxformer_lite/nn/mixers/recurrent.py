@@ -28,7 +28,7 @@ def begin_recurrence(
 ) -> tuple[jax.Array, Context, RecurrentState]:
     """Returns the checked input, the context with its documents, and the initial state.
 
-    The state is that of the cache or, without one and in slot 0, zeros of the given sizes.
+    The state comes from the cache; without one, and in slot 0, it is zeros of the given sizes.
     """
     reader = f"a recurrent layer ({cfg.name}) reads token by token"
     refuse_split_sequences(execution, reader)
@@ -70,7 +70,7 @@ def convolve_last(
       layer: the calling layer, which has the weights as its parameter `taps`, [U, 1, taps].
       taps: tokens in a sum.
       x_BTU: the input.
-      last_BU: the state before it, that of `taps - 1` tokens.
+      last_BU: the state before it, of `taps - 1` tokens.
       context: says where documents start.
     """
     batch, _, channels = x_BTU.shape

@@ -53,7 +53,7 @@ class SharedKeysConfig(AttentionVariantConfig):
 
 
 class SharedKeys(Attention):
-    """Attention with its own keys and values or those of an earlier layer.
+    """Attention to its own keys and values or to an earlier layer's.
 
     Reference: Brandon et al. 2024, "Reducing Transformer Key-Value Cache Size with Cross-Layer
     Attention" (arXiv:2405.12981), section 2.

@@ -112,7 +112,8 @@ def empty(
 ) -> LayerCache:
     """Builds an empty cache of one layer.
 
-    `value_dim` is that of values where it differs; int8 as dtype keeps scales beside both.
+    `value_dim` is the width of values if it differs from `head_dim`. With dtype int8, keys and
+    values have scales.
     """
     capacity = min(length, window or length)
     shape: tuple[int, ...] = (kv_heads, capacity)
@@ -157,7 +158,7 @@ def init_stack_cache(
     If the stack scans, there is one per kind, stacked over a leading Y axis.
 
     Args:
-      cfg, execution: those of the stack.
+      cfg, execution: the stack's.
       batch: B.
       length: S, the number of positions.
       d_model: D, the width of the stack's input.
@@ -206,7 +207,7 @@ def capacity_of(cache: Cache | MixerCache) -> int:
 
 
 def check_stack(cfg: StackConfig, execution: Execution, cache: object, batch: int) -> None:
-    """Checks that caches are those of this stack, for this many rows."""
+    """Checks that caches fit this stack and this many rows."""
     wanted = len(cfg.pattern) if cfg.scans(execution) else cfg.num_layers
     way_out = f"make it with init_cache or init_stack_cache, for a batch of {batch}"
     if not isinstance(cache, Sequence):
@@ -320,7 +321,7 @@ def repeat_rows(cache: Tree, times: int, axis: int) -> Tree:
     """Repeats each example's caches `times` times in a row.
 
     Args:
-      cache: the caches of all layers; those of other classes need a field `length`.
+      cache: the caches of all layers; other classes of caches need a field `length`.
       times: how often.
       axis: the batch axis, 1 if layers are stacked.
     """
@@ -361,7 +362,7 @@ def _is_layer(cache: object) -> bool:
 
 
 def _is_single(layer: object, axis: int) -> TypeGuard[LayerCache]:
-    """Returns whether keys and values are those of a single example, without a batch axis."""
+    """Returns whether keys and values belong to a single example, without a batch axis."""
     return isinstance(layer, LayerCache) and layer.k_BKSH.ndim == 3 + axis
 
 

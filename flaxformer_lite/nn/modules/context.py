@@ -105,7 +105,7 @@ class PositionTables(nn.Module):
 
     The encoding itself is a pure function of them.
 
-    The sizes of the model determine those of the tables.
+    Their sizes follow from the model's.
     """
 
     encoding: Encoding
@@ -156,7 +156,7 @@ class ContextLayer(nn.Module):
         Args:
           x_BTD: the input.
           context: what the layers of a stack share.
-          cache: that of this layer.
+          cache: this layer's.
           mask, position_ids: fields of the context, for a layer that is called on its own.
         """
         context = with_options(context, x_BTD, cache, mask=mask, position_ids_BT=position_ids)

@@ -47,7 +47,7 @@ def make_initializer(
 class Letters:
     """The letters of an equation such as `BTD,DNH->BTNH`.
 
-    `x`, `kernel` and `out` are those of its arrays; `ins` are those of the kernel's summed axes
+    `x`, `kernel` and `out` belong to its arrays; `ins` are the kernel's summed axes
     (D), and `outs` the others (NH).
     """
 
@@ -127,7 +127,7 @@ class Einsum(nn.Module):
             return y
         return y + bias
 
-    # Interceptors see calls of the layer, and not those of its parts, which are nn.nowrap.
+    # Interceptors see calls of the layer, but not of its parts, which are nn.nowrap.
 
     @property
     def _num_summed(self) -> int:

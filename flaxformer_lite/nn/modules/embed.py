@@ -27,7 +27,7 @@ class EmbedConfig:
         ELECTRA).
       d_model: D, the width of the result.
       type_vocab_size: number of token types (BERT's segments A and B); 0 for none.
-      task_vocab_size: number of tasks, of which all tokens have the first (ERNIE); 0 for none.
+      task_vocab_size: number of tasks (ERNIE; all tokens have the first); 0 for none.
       position: the encoding; its `embed` hook adds positions.
       max_length: rows of a learned position table.
       scale: factor on token vectors.
@@ -35,7 +35,7 @@ class EmbedConfig:
       norm_first: whether it comes before they are added instead (Blenderbot-small's decoder).
       always_projects: whether there is a layer from E to D where they are equal, as in ALBERT.
       project_bias: whether the layer from E to D has a bias.
-      stddev: standard deviation of the tables' normal distribution; None is that of `initial`.
+      stddev: standard deviation of the tables' normal distribution; None takes it from `initial`.
       initial: initialization of the layer from E to D.
       frozen_token: an id whose row gets no gradient from its lookup, as torch's padding_idx; None
         for none.

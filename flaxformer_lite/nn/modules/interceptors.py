@@ -90,7 +90,7 @@ class Taps:
             return next_function(*args, **kwargs)
         frame = self._enter(module)
         # A module inside its own scan or remat has the same path twice, and is read outside. The
-        # path of the model is that of the outermost frame; it has no name.
+        # model's path is the path of the outermost frame; it has no name.
         is_nested = frame.path == self._frames[-1].path
         self._frames.append(frame)
         try:
@@ -262,7 +262,7 @@ def _name_below(above: RunningModule, below: tuple[str, ...], call: int) -> tupl
 
     Args:
       above: the calling module.
-      below: the path of the called module from that of `above`.
+      below: the path from the module `above` to the called one.
       call: the number of earlier calls of this path from `above`.
     """
     if isinstance(above.module, Group):

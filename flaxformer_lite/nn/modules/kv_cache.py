@@ -16,7 +16,7 @@ class Seen(NamedTuple):
     """The keys and values that a call's tokens may attend to.
 
     Attributes:
-      cache: the cache of the layer with those of this call; None without one.
+      cache: the layer's cache, this call's tokens included; None without one.
       k_BSKH, v_BSKH: keys and values.
       q_index, k_index: the slots of the tokens and of the keys; None: 0, 1, 2 ...
     """
@@ -80,7 +80,7 @@ def _write(cache: LayerCache, k_BTKH: jax.Array, v_BTKH: jax.Array, start: Slot)
 
 
 def _read(cache: LayerCache, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
-    """Returns all slots of keys and values, [B, S, K, H]; those of int8 as floats of `dtype`."""
+    """Returns all slots of keys and values, [B, S, K, H], int8 dequantized to `dtype`."""
     k_BSKH = read(cache.k_BKSH)
     v_BSKH = read(cache.v_BKSH)
     if cache.k_scale_BKS1 is None or cache.v_scale_BKS1 is None:

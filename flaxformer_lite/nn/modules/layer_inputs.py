@@ -15,7 +15,7 @@ class LayerInputs(nn.Module):
     Attributes:
       tokens: the record of the table E of all layers, L P wide.
       width: P.
-      norm: that of the projected vectors.
+      norm: normalizes the projected vectors.
       execution: how it runs.
     """
 

@@ -40,7 +40,7 @@ class NnxModel(nnx.bridge.ToNNX):
 
         Args:
           *args, **kwargs: as for the linen model.
-          rngs: the random numbers for dropout in this call. None: after `train()`, those of the
+          rngs: the random numbers for dropout in this call. None: after `train()`, the
             module; otherwise there is no dropout.
 
         Raises:

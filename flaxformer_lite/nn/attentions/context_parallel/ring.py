@@ -53,7 +53,7 @@ class RingPlan(NamedTuple):
     """The constants of a call.
 
     Attributes:
-      blocks: those of blockwise attention on each device.
+      blocks: the plan of blockwise attention on each device.
       ring: the devices.
       route: the parts that each device receives.
       length: S, the number of columns on all devices together.
