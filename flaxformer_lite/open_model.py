@@ -223,7 +223,9 @@ def _open_run(
             f"head={head!r}: no such head; {trained.family} has {', '.join(kind.heads)}."
         )
     cfg = dataclasses.replace(trained, head=head or trained.head, **overrides)
-    cfg, others = load.with_labels(cfg, labels if new_head else None, run.cfg.objective.class_names)
+    cfg, relabelled = load.with_labels(
+        cfg, labels if new_head else None, run.cfg.objective.class_names
+    )
     model = kind(cfg, source=str(path))
     stored = {}  # by the paths of unstacked layers
     for name, (leaf, index) in by_layer(trained, flatten_dict(run.params, sep="/")).items():
@@ -233,14 +235,14 @@ def _open_run(
     for name, leaf in side_by_side(model.cfg, shapes).items():
         if name not in stored or stored[name].shape != leaf.shape:
             missing.add(name)
-    new = {name for name in missing if new_head and load.is_of_head(name)}
-    if others:
-        new |= load.per_class(model)
-    lacking = sorted(missing - new)
+    initialized = {name for name in missing if new_head and load.is_of_head(name)}
+    if relabelled:
+        initialized |= load.per_class(model)
+    lacking = sorted(missing - initialized)
     if lacking:
         raise WeightsError(
             f"{path}: head={head!r} needs {lacking[0]}, which this run has not trained; its head is"
             f" {trained.head!r}."
         )
-    kept = {name: leaf for name, leaf in shapes.items() if name not in new}
-    return model, stored_tree(model.cfg, kept, lambda name: stored[name].__getitem__)
+    restored = {name: leaf for name, leaf in shapes.items() if name not in initialized}
+    return model, stored_tree(model.cfg, restored, lambda name: stored[name].__getitem__)

@@ -1,4 +1,4 @@
-"""The places of an adapter's factors in a file of PEFT.
+"""The layout of an adapter's factors in a file of PEFT.
 
 PEFT names a factor after the module of its matrix, and stores A as [R, inputs], B as [outputs, R],
 DoRA's magnitude as [outputs] and IA3's scale as [outputs, 1] or [1, inputs], whatever the layout of
@@ -19,7 +19,7 @@ from flaxformer_lite.nn.adapters.dora import MAGNITUDE, DoraConfig
 from flaxformer_lite.nn.adapters.ia3 import SCALE, Ia3Config
 from flaxformer_lite.nn.adapters.lora import A, B, LoraConfig
 from flaxformer_lite.pretrained import tensor_names
-from flaxformer_lite.pretrained.layouts import Place, input_axes
+from flaxformer_lite.pretrained.layouts import TensorLayout, input_axes
 
 ROOT = "base_model.model."  # in front of the names of all tensors
 NAMES = {
@@ -33,11 +33,11 @@ METHODS: tuple[type[AdapterConfig], ...] = (LoraConfig, DoraConfig, Ia3Config)
 
 
 class Target(NamedTuple):
-    """The place of a matrix in a published file.
+    """The layout of a matrix in a published file.
 
     Attributes:
       module: the published name of its module.
-      kernel: its place in the weight of the module.
+      kernel: its layout in the weight of the module.
       inputs: the number of its input axes.
       scales_inputs: whether IA3 scales what it reads, not what it gives.
       adds_apart: whether its bias is a tensor outside of the published module (DeBERTa), so that
@@ -45,13 +45,13 @@ class Target(NamedTuple):
     """
 
     module: str
-    kernel: Place
+    kernel: TensorLayout
     inputs: int
     scales_inputs: bool
     adds_apart: bool
 
-    def place(self, factor: str, rank: int = 0) -> Place:
-        """Returns the place of a factor in its tensor; A and B are of this rank.
+    def layout(self, factor: str, rank: int = 0) -> TensorLayout:
+        """Returns the layout of a factor in its tensor; A and B are of this rank.
 
         The axis of IA3's scale that is not scaled has size one.
         """
@@ -61,7 +61,7 @@ class Target(NamedTuple):
         name = self.module + NAMES.get(factor, "")
         of_outputs = dataclasses.replace(self.kernel, name=name)
         if factor == A:
-            return Place(name, (*shape[:n], rank), ((n,), ins))
+            return TensorLayout(name, (*shape[:n], rank), ((n,), ins))
         if factor == B:
             groups = (_shifted(outs, 1 - n), (0,))
             return dataclasses.replace(of_outputs, shape=(rank, *shape[n:]), groups=groups)
@@ -70,7 +70,7 @@ class Target(NamedTuple):
         if self.scales_inputs:
             ones = (1,) * (len(shape) - n)
             alone = tuple(axis for axis in outs if axis >= 0)
-            return Place(name, (*shape[:n], *ones), (alone, ins))
+            return TensorLayout(name, (*shape[:n], *ones), (alone, ins))
         return dataclasses.replace(of_outputs, shape=(*(1,) * n, *shape[n:]), groups=(outs, ins))
 
     @property
@@ -85,25 +85,25 @@ def _shifted(axes: Iterable[int], by: int) -> tuple[int, ...]:
 
 
 def find_targets(
-    spelled: Published, cfg: ModelConfig, shapes: Mapping[str, jax.ShapeDtypeStruct]
+    published: Published, cfg: ModelConfig, shapes: Mapping[str, jax.ShapeDtypeStruct]
 ) -> dict[str, Target]:
-    """Maps the module of each kernel, in a model with layers side by side, to its place."""
+    """Maps the module of each kernel, in a model with layers side by side, to its target."""
     kernels = {path: leaf.shape for path, leaf in shapes.items() if path.endswith("/kernel")}
     sizes = {path: leaf.shape for path, leaf in shapes.items() if path.endswith("/bias")}
-    biases = tensor_names.places(spelled, cfg, sizes)
+    biases = tensor_names.layouts(published, cfg, sizes)
     by_module = {}
-    for path, place in tensor_names.places(spelled, cfg, kernels).items():
-        name = tensor_names.full_name(spelled, cfg, place.name).removesuffix(".weight")
+    for path, layout in tensor_names.layouts(published, cfg, kernels).items():
+        name = tensor_names.full_name(published, cfg, layout.name).removesuffix(".weight")
         if path.endswith(("lm_head/kernel", "vocab/kernel")):  # stored with its outputs first
-            place = Place(place.name, place.shape[::-1], ((1,), (0,)))
+            layout = TensorLayout(layout.name, layout.shape[::-1], ((1,), (0,)))
         module = path.removesuffix("/kernel")
         bias = biases.get(f"{module}/bias")
-        of_module = place.name.removesuffix(".weight")
+        of_module = layout.name.removesuffix(".weight")
         adds_apart = bias is not None and bias.name != f"{of_module}.bias"
         scales_inputs = isinstance(cfg.adapter, Ia3Config) and matches_any(
             cfg.adapter.on_inputs, path
         )
-        by_module[module] = Target(name, place, input_axes(path), scales_inputs, adds_apart)
+        by_module[module] = Target(name, layout, input_axes(path), scales_inputs, adds_apart)
     return by_module
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models.weight_map import Published
 from flaxformer_lite.pretrained import tensor_names
-from flaxformer_lite.pretrained.layouts import Place
+from flaxformer_lite.pretrained.layouts import TensorLayout
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
 
 DECODER_BIAS = "decoder.bias"
@@ -21,35 +21,35 @@ LOG = logging.getLogger("flaxformer_lite")
 
 
 def untie_where_tables_differ(
-    spelled: Published, cfg: ModelConfig, tensors: dict[str, Tensor]
+    published: Published, cfg: ModelConfig, tensors: dict[str, Tensor]
 ) -> ModelConfig:
     """Unties the logits if the file has an output table that differs from the input table.
 
     T5 1.1 as saved by transformers 5 has one, whatever its config says.
     """
-    out = tensor_names.vocab_kernel(spelled, cfg)
+    out = tensor_names.vocab_kernel(published, cfg)
     if not cfg.tie_embeddings or out not in tensors:
         return cfg
-    table = tensor_names.vocab_table(spelled, cfg)
+    table = tensor_names.vocab_table(published, cfg)
     same = table in tensors and np.array_equal(tensors[table].read(), tensors[out].read())
     return cfg if same else dataclasses.replace(cfg, tie_embeddings=False)
 
 
-def with_computed_biases(spelled: Published, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def with_computed_biases(published: Published, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Returns the tensors with the bias of the logits that transformers computes with.
 
     A masked language model has it under two names. Usually they are the same; if a file has both,
     the output layer's counts, whether or not its table is tied.
     """
     used = dict(tensors)
-    for name, original in spelled.duplicates.items():
+    for name, original in published.duplicates.items():
         if name.endswith(DECODER_BIAS) and name in tensors:
             used[original] = tensors[name]
     return used
 
 
 def with_tied_tables(
-    spelled: Published, cfg: ModelConfig, tensors: dict[str, Tensor]
+    published: Published, cfg: ModelConfig, tensors: dict[str, Tensor]
 ) -> dict[str, Tensor]:
     """Returns the tensors with those that the file has only under the name of a copy of theirs.
 
@@ -57,10 +57,10 @@ def with_tied_tables(
     """
     originals: list[tuple[str, str]] = []
     if not cfg.has_decoder_table:
-        originals += spelled.duplicates.items()
+        originals += published.duplicates.items()
     if cfg.tie_embeddings:
-        table = tensor_names.vocab_table(spelled, cfg)
-        originals += [(name, table) for name in tensor_names.vocab_kernels(spelled, cfg)]
+        table = tensor_names.vocab_table(published, cfg)
+        originals += [(name, table) for name in tensor_names.vocab_kernels(published, cfg)]
     used = dict(tensors)
     for name, original in originals:
         if name in used:
@@ -75,31 +75,31 @@ def _first_of(problems: list[str]) -> str:
 
 
 def check(
-    spelled: Published,
+    published: Published,
     cfg: ModelConfig,
     path: Path,
     tensors: dict[str, Tensor],
-    places: dict[str, Place],
+    layouts: dict[str, TensorLayout],
     new: set[str],
 ) -> None:
     """Checks that each parameter has a tensor of its shape, and each tensor a parameter.
 
     Args:
-      spelled: the published names of the family.
+      published: the published names of the family.
       cfg: the config of the model.
       path: the directory, for messages.
       tensors: the tensors of the file, without prefix.
-      places: the place of each parameter, by its path without scan.
+      layouts: the layout of each parameter, by its path without scan.
       new: paths of parameters that need no tensor.
 
     Raises:
       WeightsError: they do not match; names the first tensor.
     """
     wanted = {}
-    for parameter, place in places.items():
+    for parameter, layout in layouts.items():
         if parameter not in new:
-            wanted[place.name] = (parameter, place)
-    missing = sorted(set(wanted) - set(tensors) - set(spelled.optional))
+            wanted[layout.name] = (parameter, layout)
+    missing = sorted(set(wanted) - set(tensors) - set(published.optional))
     if missing:
         raise WeightsError(
             f"{path}: no tensor {_first_of(missing)}, which head={cfg.head!r} needs for"
@@ -125,17 +125,17 @@ def check(
             f"{path}: {integers[0]} has dtype {dtype}: quantized weights are not supported; fetch"
             " the model in float32, float16 or bfloat16."
         )
-    left = set(tensors) - set(wanted) - tensor_names.siblings(spelled, cfg, tensors, places)
-    left -= {places[one].name for one in new}
-    for pattern in spelled.ignored:
+    left = set(tensors) - set(wanted) - tensor_names.siblings(published, cfg, tensors, layouts)
+    left -= {layouts[one].name for one in new}
+    for pattern in published.ignored:
         left = {name for name in left if not re.fullmatch(pattern, name)}
-    for pattern, what in spelled.left_out.items():
+    for pattern, what in published.left_out.items():
         named = re.compile(pattern.format(layers=max(cfg.encoder_layers, cfg.decoder_layers)))
         matching = {name for name in left if named.fullmatch(name)}
         if matching:
             LOG.warning("%s: %s left out: %s.", path, _first_of(sorted(matching)), what)
         left -= matching
-    left -= _repeated(spelled, cfg, path, tensors, left)
+    left -= _repeated(published, cfg, path, tensors, left)
     if left:
         raise WeightsError(
             f"{path}: tensor {_first_of(sorted(left))} has no place in a {cfg.family} with this"
@@ -144,7 +144,7 @@ def check(
 
 
 def _repeated(
-    spelled: Published, cfg: ModelConfig, path: Path, tensors: dict[str, Tensor], left: set[str]
+    published: Published, cfg: ModelConfig, path: Path, tensors: dict[str, Tensor], left: set[str]
 ) -> set[str]:
     """Returns the leftover tensors that repeat others, or that the config implies.
 
@@ -154,11 +154,11 @@ def _repeated(
     # A position table is built only if the file has one: config.json by itself might ask for any
     # size.
     tables = [name for name in left if tensors[name].shape[:1] == (cfg.max_length,)]
-    derived = spelled.derived(cfg) if tables else {}
-    originals = spelled.duplicates
+    derived = published.derived(cfg) if tables else {}
+    originals = published.duplicates
     compared = set()
     if cfg.tie_embeddings:
-        compared.add(tensor_names.vocab_kernel(spelled, cfg))
+        compared.add(tensor_names.vocab_kernel(published, cfg))
     for name in sorted(left & set(originals)):
         if not np.array_equal(tensors[name].read(), tensors[originals[name]].read()):
             raise WeightsError(

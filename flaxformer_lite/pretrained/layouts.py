@@ -1,4 +1,4 @@
-"""The place of a parameter in a published tensor: reads and writes it as reshapes and slices.
+"""The layout of a parameter in a published tensor: reads and writes it as reshapes and slices.
 
 Each axis of a published tensor merges a group of axes of our parameters. Three more kinds of axis
 may be in a group: FUSED, along which the file stacks several parameters of one shape; JOINED, along
@@ -63,8 +63,8 @@ def input_axes(path: str) -> int:
 
 
 @dataclass(frozen=True)
-class Place:
-    """The place of one of our parameters within the tensor `name`."""
+class TensorLayout:
+    """Where one of our parameters lies within the tensor `name`."""
 
     name: str  # name of the published tensor, without the prefix
     shape: tuple[int, ...]  # shape of our parameter

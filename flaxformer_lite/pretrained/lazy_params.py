@@ -9,7 +9,7 @@ from flax.traverse_util import unflatten_dict
 from numpy.typing import DTypeLike
 
 from flaxformer_lite.config import ModelConfig
-from flaxformer_lite.pretrained.layouts import Place, Slices
+from flaxformer_lite.pretrained.layouts import Slices, TensorLayout
 from flaxformer_lite.pretrained.safetensors import Tensor
 from flaxformer_lite.pretrained.tensor_names import Index, layers_of, stack_sizes
 
@@ -69,15 +69,15 @@ def stored_tree(
     return unflatten_dict({path: stored(path, leaf) for path, leaf in shapes.items()}, sep="/")
 
 
-def reader_of(place: Place, tensors: dict[str, Tensor]) -> Reader:
-    """Builds the function that reads a slice of a parameter from its place."""
+def reader_of(layout: TensorLayout, tensors: dict[str, Tensor]) -> Reader:
+    """Builds the function that reads a slice of a parameter from its layout."""
 
     def read(index: Slices) -> np.ndarray:
-        if place.name not in tensors:  # an optional tensor; check_tensors.py refuses others
+        if layout.name not in tensors:  # an optional tensor; check_tensors.py refuses others
             sizes = []
-            for size, part in zip(place.shape, index, strict=True):
+            for size, part in zip(layout.shape, index, strict=True):
                 sizes.append(len(range(size)[part]))
             return np.zeros(sizes)
-        return place.read(tensors[place.name].read, index)
+        return layout.read(tensors[layout.name].read, index)
 
     return read

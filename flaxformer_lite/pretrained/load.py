@@ -23,7 +23,7 @@ from flaxformer_lite.pretrained import (
     tensor_names,
 )
 from flaxformer_lite.pretrained.folder import open_weights, read_config
-from flaxformer_lite.pretrained.layouts import Place
+from flaxformer_lite.pretrained.layouts import TensorLayout
 from flaxformer_lite.pretrained.lazy_params import reader_of, stored_tree
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
 from flaxformer_lite.pretrained.tensor_forms import with_plain_forms
@@ -121,56 +121,58 @@ def open_published(
       ConfigError, WeightsError: as `load_pretrained`.
     """
     check_overrides(overrides)
-    added = None
+    opened_adapter = None
     if adapter is not None:
         from flaxformer_lite.pretrained import load_adapter
 
-        added = load_adapter.open_adapter(adapter)
-    published = read_config(folder)
-    if added and head is None:
-        head = added.head(hf_config.family_of(published, folder, family).PUBLISHED.heads)
-    plugin, cfg = hf_config.open_config(published, folder, head, family, **overrides)
-    published_labels = hf_config.read_labels(published) if new_head else []
-    cfg, others = with_labels(cfg, labels, published_labels)
-    tensors = plugin.PUBLISHED.arrange(open_weights(folder))
-    tensors = tensor_names.without_prefix(plugin.PUBLISHED, tensors)
-    tensors = check_tensors.with_computed_biases(plugin.PUBLISHED, tensors)
-    tensors = check_tensors.with_tied_tables(plugin.PUBLISHED, cfg, tensors)
-    if added:
-        tensors = added.replace(plugin.PUBLISHED, cfg, tensors)
-        cfg = added.fit(plugin.PUBLISHED, cfg)
+        opened_adapter = load_adapter.open_adapter(adapter)
+    config_json = read_config(folder)
+    if opened_adapter and head is None:
+        module = hf_config.family_of(config_json, folder, family)
+        head = opened_adapter.head(module.PUBLISHED.heads)
+    module, cfg = hf_config.open_config(config_json, folder, head, family, **overrides)
+    published = module.PUBLISHED
+    published_labels = hf_config.read_labels(config_json) if new_head else []
+    cfg, relabelled = with_labels(cfg, labels, published_labels)
+    tensors = published.arrange(open_weights(folder))
+    tensors = tensor_names.without_prefix(published, tensors)
+    tensors = check_tensors.with_computed_biases(published, tensors)
+    tensors = check_tensors.with_tied_tables(published, cfg, tensors)
+    if opened_adapter:
+        tensors = opened_adapter.replace(published, cfg, tensors)
+        cfg = opened_adapter.fit(published, cfg)
     layers = max(cfg.encoder_layers, cfg.decoder_layers)
     if not cfg.share_layers and layers > len(tensors):  # before tracing
         raise WeightsError(
             f"{folder}: config.json has {layers} layers, but the weights are only {len(tensors)}"
             " tensors; one of the two is from another model."
         )
-    cfg = check_tensors.untie_where_tables_differ(plugin.PUBLISHED, cfg, tensors)
-    cfg = plugin.PUBLISHED.settle(cfg, {name: tensor.array for name, tensor in tensors.items()})
+    cfg = check_tensors.untie_where_tables_differ(published, cfg, tensors)
+    cfg = published.settle(cfg, {name: tensor.array for name, tensor in tensors.items()})
     # Before the shapes are compared: a quantized matrix and its scales are two tensors, of other
     # shapes.
-    tensors = with_plain_forms(plugin.PUBLISHED.names(cfg), tensors)
+    tensors = with_plain_forms(published.names(cfg), tensors)
     model = check_family(cfg)(cfg, source=source or str(folder))
     shapes = parameter_shapes(model)
-    places = tensor_names.places(plugin.PUBLISHED, cfg, shapes_side_by_side(cfg, shapes))
-    new = set()
+    layouts = tensor_names.layouts(published, cfg, shapes_side_by_side(cfg, shapes))
+    initialized = set()
     if new_head:
-        for one, place in places.items():
-            if is_of_head(one) and not _has(tensors, place):
-                new.add(one)
-    if others:
-        new |= per_class(model)
-    check_tensors.check(plugin.PUBLISHED, cfg, folder, tensors, places, new)
-    kept = {one: leaf for one, leaf in shapes.items() if one not in new}
-    readers = {one: reader_of(place, tensors) for one, place in places.items()}
-    if added:
-        cfg = dataclasses.replace(cfg, adapter=added.config(plugin.PUBLISHED, cfg, shapes))
-        readers |= added.readers(plugin.PUBLISHED, cfg, shapes)
+        for path, layout in layouts.items():
+            if is_of_head(path) and not _has(tensors, layout):
+                initialized.add(path)
+    if relabelled:
+        initialized |= per_class(model)
+    check_tensors.check(published, cfg, folder, tensors, layouts, initialized)
+    stored = {path: leaf for path, leaf in shapes.items() if path not in initialized}
+    readers = {path: reader_of(layout, tensors) for path, layout in layouts.items()}
+    if opened_adapter:
+        cfg = dataclasses.replace(cfg, adapter=opened_adapter.config(published, cfg, shapes))
+        readers |= opened_adapter.readers(published, cfg, shapes)
         model = model.clone(cfg=cfg)
-        for one, leaf in parameter_shapes(model).items():
-            if one not in shapes:
-                kept[one] = leaf
-    return model, stored_tree(cfg, kept, readers.__getitem__)
+        for path, leaf in parameter_shapes(model).items():
+            if path not in shapes:
+                stored[path] = leaf
+    return model, stored_tree(cfg, stored, readers.__getitem__)
 
 
 def is_of_head(path: str) -> bool:
@@ -203,9 +205,9 @@ def per_class(model: nn.Module) -> set[str]:
     return {path for path, leaf in shapes.items() if leaf.shape != others[path].shape}
 
 
-def _has(tensors: dict[str, Tensor], place: Place) -> bool:
+def _has(tensors: dict[str, Tensor], layout: TensorLayout) -> bool:
     # A head for another number of classes has the name but not the shape: it counts as missing.
-    return place.name in tensors and tensors[place.name].shape == place.file_shape
+    return layout.name in tensors and tensors[layout.name].shape == layout.file_shape
 
 
 def with_new(model: nn.Module, stored: dict, seed: int) -> dict:

@@ -128,14 +128,14 @@ class PublishedAdapter:
                 return head
         return None
 
-    def fit(self, spelled: Published, cfg: ModelConfig) -> ModelConfig:
+    def fit(self, published: Published, cfg: ModelConfig) -> ModelConfig:
         """Returns the config with the classes of its classifier, and without what it unties."""
         if cfg.head.endswith("classification"):
             path = "classifier/dense/kernel"
-            name = tensor_names.places(spelled, cfg, {path: (1, 1)})[path].name
+            name = tensor_names.layouts(published, cfg, {path: (1, 1)})[path].name
             if name in self.replaced:
                 cfg = dataclasses.replace(cfg, num_labels=self.replaced[name].shape[0])
-        if self._unties(spelled, cfg):
+        if self._unties(published, cfg):
             cfg = dataclasses.replace(cfg, tie_embeddings=False)
         return cfg
 
@@ -144,35 +144,35 @@ class PublishedAdapter:
         """Returns the class of our record of it."""
         return method_of(self.fields)
 
-    def _unties(self, spelled: Published, cfg: ModelConfig) -> bool:
+    def _unties(self, published: Published, cfg: ModelConfig) -> bool:
         """Returns whether it adapts the table of tied logits, and so unties it."""
-        out = tensor_names.vocab_kernel(spelled, cfg)
+        out = tensor_names.vocab_kernel(published, cfg)
         if not out or not cfg.tie_embeddings:
             return False
-        return tensor_names.full_name(spelled, cfg, out).removesuffix(".weight") in self.factors
+        return tensor_names.full_name(published, cfg, out).removesuffix(".weight") in self.factors
 
     def replace(
-        self, spelled: Published, cfg: ModelConfig, tensors: dict[str, Tensor]
+        self, published: Published, cfg: ModelConfig, tensors: dict[str, Tensor]
     ) -> dict[str, Tensor]:
         """Returns the base's tensors, with those that the adapter replaces.
 
         PEFT replaces a token table for the input only: the logits keep the base's table, even if
         the two are tied, unless `ensure_weight_tying` is set.
         """
-        replaced = tensor_names.without_prefix(spelled, self.replaced)
-        out = tensor_names.vocab_kernel(spelled, cfg)
-        tied = {out: tensor_names.vocab_table(spelled, cfg)}
+        replaced = tensor_names.without_prefix(published, self.replaced)
+        out = tensor_names.vocab_kernel(published, cfg)
+        tied = {out: tensor_names.vocab_table(published, cfg)}
         replaced = self._drop_base_layers(replaced, tensors, tied)
         if cfg.tie_embeddings and out and not self.fields.get("ensure_weight_tying"):
-            table = tensor_names.vocab_table(spelled, cfg)
+            table = tensor_names.vocab_table(published, cfg)
             if table in replaced and table in tensors:
                 replaced = {out: tensors[table], **replaced}
-        if self._unties(spelled, cfg) and out not in tensors:
-            replaced = {out: tensors[tensor_names.vocab_table(spelled, cfg)], **replaced}
-        return self._with_rows(spelled, tensors | replaced, tied)
+        if self._unties(published, cfg) and out not in tensors:
+            replaced = {out: tensors[tensor_names.vocab_table(published, cfg)], **replaced}
+        return self._with_rows(published, tensors | replaced, tied)
 
     def _with_rows(
-        self, spelled: Published, tensors: dict[str, Tensor], tied: dict[str, str]
+        self, published: Published, tensors: dict[str, Tensor], tied: dict[str, str]
     ) -> dict[str, Tensor]:
         """Returns the tensors with the rows that `trainable_token_indices` names replaced.
 
@@ -182,7 +182,7 @@ class PublishedAdapter:
           WeightsError: the rows or their table are others than the file says.
         """
         changed = dict(tensors)
-        for name, rows in tensor_names.without_prefix(spelled, self.token_rows).items():
+        for name, rows in tensor_names.without_prefix(published, self.token_rows).items():
             numbers = self._numbers_of_token_rows(name)
             table = tensors.get(name, tensors.get(tied.get(name, "")))
             if (
@@ -235,7 +235,7 @@ class PublishedAdapter:
         return kept
 
     def config(
-        self, spelled: Published, cfg: ModelConfig, shapes: Mapping[str, jax.ShapeDtypeStruct]
+        self, published: Published, cfg: ModelConfig, shapes: Mapping[str, jax.ShapeDtypeStruct]
     ) -> AdapterConfig:
         """Returns our record of it, for a model with parameters of these shapes.
 
@@ -243,7 +243,7 @@ class PublishedAdapter:
           WeightsError: it adapts a matrix that the model does not have, or that is not adapted
             here.
         """
-        known = find_targets(spelled, cfg, side_by_side(cfg, shapes))
+        known = find_targets(published, cfg, side_by_side(cfg, shapes))
         adapted = {path for path, target in known.items() if target.module in self.factors}
         unknown = sorted(set(self.factors) - {known[path].module for path in adapted})
         if unknown:
@@ -262,7 +262,7 @@ class PublishedAdapter:
         chosen = [path for path in kernels if has_layer_in(adapted, path)]
         common: dict[str, Any] = {
             "targets": _patterns(chosen, kernels),
-            "trained": (*LoraConfig.trained, *self._saved(spelled, cfg, shapes)),
+            "trained": (*LoraConfig.trained, *self._saved(published, cfg, shapes)),
         }
         if self.method is Ia3Config:
             scaled = {path for path in adapted if self._scales_inputs(known[path])}
@@ -298,7 +298,7 @@ class PublishedAdapter:
 
     def _scales_inputs(self, target: Target) -> bool:
         shape = self.factors[target.module][SCALE].shape
-        on_inputs = shape != target.place(SCALE).file_shape
+        on_inputs = shape != target.layout(SCALE).file_shape
         if not on_inputs and target.adds_apart:
             raise WeightsError(
                 f"{self.folder}: {target.module} has a bias outside of the module, which PEFT's IA3"
@@ -312,33 +312,33 @@ class PublishedAdapter:
         return on_inputs
 
     def _saved(
-        self, spelled: Published, cfg: ModelConfig, shapes: Mapping[str, jax.ShapeDtypeStruct]
+        self, published: Published, cfg: ModelConfig, shapes: Mapping[str, jax.ShapeDtypeStruct]
     ) -> list[str]:
         """Returns patterns of the parameters that the adapter replaces, to count them as trained.
 
         Both the path of a layer's parameter and the path of the stack that holds it are included.
         """
         names = {}
-        places = tensor_names.places(spelled, cfg, shapes_side_by_side(cfg, shapes))
-        for one, place in places.items():
-            names[one] = place.name
-        replaced = tensor_names.without_prefix(spelled, self.replaced | self.token_rows)
+        layouts = tensor_names.layouts(published, cfg, shapes_side_by_side(cfg, shapes))
+        for path, layout in layouts.items():
+            names[path] = layout.name
+        replaced = tensor_names.without_prefix(published, self.replaced | self.token_rows)
         saved: dict[str, None] = {}
         for path, leaf in shapes.items():
-            for one in layers_of(cfg, path, leaf.shape):
-                if names[one] in replaced and not one.startswith("classifier/"):
-                    saved |= dict.fromkeys((path, one))
+            for in_layer in layers_of(cfg, path, leaf.shape):
+                if names[in_layer] in replaced and not in_layer.startswith("classifier/"):
+                    saved |= dict.fromkeys((path, in_layer))
         return [rf"^{re.escape(path)}$" for path in saved]
 
     def readers(
-        self, spelled: Published, cfg: ModelConfig, shapes: Mapping[str, jax.ShapeDtypeStruct]
+        self, published: Published, cfg: ModelConfig, shapes: Mapping[str, jax.ShapeDtypeStruct]
     ) -> dict[str, Reader]:
         """Maps the paths of the factors of all matrices to functions that read a slice of them.
 
         A matrix that is not adapted, in a stack of others that are, has zeros.
         """
         readers: dict[str, Reader] = {}
-        for path, target in find_targets(spelled, cfg, side_by_side(cfg, shapes)).items():
+        for path, target in find_targets(published, cfg, side_by_side(cfg, shapes)).items():
             for factor in self.method.factors:
                 readers[f"{path}/{factor}"] = partial(self._read, factor, target, cfg.adapter)
         return readers
@@ -352,8 +352,8 @@ class PublishedAdapter:
         if factor not in (A, B):
             if target.module in self.factors:
                 return self._whole(factor, target)[index]
-            return np.ones(target.place(factor).shape, np.float32)[index]
-        padded = np.zeros(target.place(factor, adapter.rank).shape, np.float32)
+            return np.ones(target.layout(factor).shape, np.float32)[index]
+        padded = np.zeros(target.layout(factor, adapter.rank).shape, np.float32)
         if target.module in self.factors:
             rank = self._rank(target.module)
             part = self._whole(factor, target, rank)
@@ -369,13 +369,13 @@ class PublishedAdapter:
     def _whole(self, factor: str, target: Target, rank: int = 0) -> np.ndarray:
         """Reads all of a factor, whose tensor must have the shape that the model implies."""
         tensor = self.factors[target.module][factor]
-        place = target.place(factor, rank)
-        if tensor.shape != place.file_shape:
+        layout = target.layout(factor, rank)
+        if tensor.shape != layout.file_shape:
             raise WeightsError(
-                f"{self.folder}: {place.name} has shape {list(tensor.shape)}, its model and"
-                f" rank imply {list(place.file_shape)}; it is of another model."
+                f"{self.folder}: {layout.name} has shape {list(tensor.shape)}, its model and"
+                f" rank imply {list(layout.file_shape)}; it is of another model."
             )
-        return place.read(tensor.read, (slice(None),) * len(place.shape)).astype(np.float32)
+        return layout.read(tensor.read, (slice(None),) * len(layout.shape)).astype(np.float32)
 
     def _rank(self, module: str) -> int:
         return self.factors[module][A].shape[0]

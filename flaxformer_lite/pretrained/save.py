@@ -177,7 +177,7 @@ def _write_trained(folder: Path, model: nn.Module, like: TrainedInputs) -> Json:
 
 
 def published_tensors(
-    spelled: Published, cfg: ModelConfig, flat: Mapping[str, Array]
+    published: Published, cfg: ModelConfig, flat: Mapping[str, Array]
 ) -> dict[str, "Pieces | np.ndarray"]:
     """Maps the full name of each published tensor to its pieces, or to an array.
 
@@ -185,22 +185,22 @@ def published_tensors(
     """
     sources = by_layer(cfg, flat)
     tensors: dict[str, Any] = {}
-    places = tensor_names.places(spelled, cfg, shapes_side_by_side(cfg, flat))
-    for one, place in places.items():
-        name = tensor_names.full_name(spelled, cfg, place.name)
-        tensors.setdefault(name, Pieces()).append((place, *sources[one]))
+    layouts = tensor_names.layouts(published, cfg, shapes_side_by_side(cfg, flat))
+    for path, layout in layouts.items():
+        name = tensor_names.full_name(published, cfg, layout.name)
+        tensors.setdefault(name, Pieces()).append((layout, *sources[path]))
     if not cfg.tie_embeddings:  # then transformers does not tie the second name of a bias either
-        for name, original in spelled.duplicates.items():
+        for name, original in published.duplicates.items():
             if name.endswith(DECODER_BIAS) and original in tensors:
                 tensors[name] = tensors[original]
     dtype = next(iter(flat.values())).dtype
-    for name, array in spelled.derived(cfg).items():
-        tensors[tensor_names.full_name(spelled, cfg, name)] = array.astype(dtype)
+    for name, array in published.derived(cfg).items():
+        tensors[tensor_names.full_name(published, cfg, name)] = array.astype(dtype)
     return dict(sorted(tensors.items()))
 
 
 class Pieces(list):
-    """The parameters in one published tensor, as (place, parameter, index in its stack)."""
+    """The parameters in one published tensor, as (layout, parameter, index in its stack)."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -212,8 +212,8 @@ class Pieces(list):
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         tensor = np.empty(self.shape, self.dtype)
-        for place, leaf, index in self:
-            place.write(np.asarray(leaf[index] if index else leaf), tensor)
+        for layout, leaf, index in self:
+            layout.write(np.asarray(leaf[index] if index else leaf), tensor)
         return tensor
 
 

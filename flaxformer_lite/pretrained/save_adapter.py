@@ -158,12 +158,12 @@ def _join_matrices(parts: Parts) -> Factors:
         columns.append(column)
     target, first = parts[0]
     rank = parts[0][1][B].shape[0]
-    joined_a = [np.empty(target.place(A, rank).file_shape, first[A].dtype) for _ in distinct]
+    joined_a = [np.empty(target.layout(A, rank).file_shape, first[A].dtype) for _ in distinct]
     for a, out in zip(distinct, joined_a, strict=True):
-        target.place(A, rank).write(a, out)
-    joined_b = [np.zeros(target.place(B, rank).file_shape, first[B].dtype) for _ in distinct]
+        target.layout(A, rank).write(a, out)
+    joined_b = [np.zeros(target.layout(B, rank).file_shape, first[B].dtype) for _ in distinct]
     for (part, factors), column in zip(parts, columns, strict=True):
-        part.place(B, rank).write(factors[B], joined_b[column])
+        part.layout(B, rank).write(factors[B], joined_b[column])
     joined = {A: np.concatenate(joined_a), B: np.concatenate(joined_b, axis=1)}
     if MAGNITUDE not in first:
         return joined
@@ -173,9 +173,9 @@ def _join_matrices(parts: Parts) -> Factors:
             f" which {len(parts)} are adapted, and PEFT's DoRA adapts all; use save_pretrained,"
             " which merges the adapter."
         )
-    lengths = np.empty(target.place(MAGNITUDE).file_shape, first[MAGNITUDE].dtype)
+    lengths = np.empty(target.layout(MAGNITUDE).file_shape, first[MAGNITUDE].dtype)
     for part, factors in parts:
-        part.place(MAGNITUDE).write(factors[MAGNITUDE], lengths)
+        part.layout(MAGNITUDE).write(factors[MAGNITUDE], lengths)
     return joined | {MAGNITUDE: lengths}
 
 
@@ -193,9 +193,9 @@ def _join_scales(parts: Parts) -> Factors:
             f"adapter.targets: {target.module} has a bias outside of the module, which PEFT's IA3"
             " does not scale and ours does; use save_pretrained, which merges the adapter."
         )
-    joined = np.ones(target.place(SCALE).file_shape, first[SCALE].dtype)
+    joined = np.ones(target.layout(SCALE).file_shape, first[SCALE].dtype)
     for part, factors in parts:
-        part.place(SCALE).write(factors[SCALE], joined)
+        part.layout(SCALE).write(factors[SCALE], joined)
     return {SCALE: joined}
 
 
@@ -240,7 +240,7 @@ def _lora_config(adapter: LoraConfig, ranks: dict[str, int], every: list[str]) -
 
 
 def _whole(
-    model: nn.Module, spelled: Published, shapes: Mapping[str, jax.ShapeDtypeStruct]
+    model: nn.Module, published: Published, shapes: Mapping[str, jax.ShapeDtypeStruct]
 ) -> set[str]:
     """Returns the published modules that are trained themselves, to save in full.
 
@@ -249,19 +249,19 @@ def _whole(
     cfg = model.cfg
     heads = (*HEAD_MODULES, *model.head_modules)
     sizes = {}
-    for one, leaf in shapes.items():
-        if not cfg.adapter.is_factor(one):
-            sizes[one] = leaf.shape
+    for path, leaf in shapes.items():
+        if not cfg.adapter.is_factor(path):
+            sizes[path] = leaf.shape
     trained = set()
     of_heads = set()
-    for one, place in tensor_names.places(spelled, cfg, sizes).items():
-        if cfg.adapter.trains(one):
-            trained.add(place.name)
-        if one.split("/")[0] in heads and tensor_names.is_of_head(spelled, cfg, place.name):
-            of_heads.add(place.name)
-    if any(tensor_names.is_of_head(spelled, cfg, name) for name in trained):
+    for path, layout in tensor_names.layouts(published, cfg, sizes).items():
+        if cfg.adapter.trains(path):
+            trained.add(layout.name)
+        if path.split("/")[0] in heads and tensor_names.is_of_head(published, cfg, layout.name):
+            of_heads.add(layout.name)
+    if any(tensor_names.is_of_head(published, cfg, name) for name in trained):
         trained |= of_heads
-    return {_module(tensor_names.full_name(spelled, cfg, name)) for name in trained}
+    return {_module(tensor_names.full_name(published, cfg, name)) for name in trained}
 
 
 def _is_in(saved_whole: set[str], name: str) -> bool:
@@ -269,7 +269,7 @@ def _is_in(saved_whole: set[str], name: str) -> bool:
     return any(name.startswith(f"{module}.") for module in saved_whole)
 
 
-def _tied_tensors(spelled: Published, cfg: ModelConfig) -> dict[str, str]:
+def _tied_tensors(published: Published, cfg: ModelConfig) -> dict[str, str]:
     """Maps tensors that are shared with others to these, such as tied logits to their table.
 
     PEFT shares nothing with a module that it saves whole: the others keep what the base has,
@@ -278,14 +278,14 @@ def _tied_tensors(spelled: Published, cfg: ModelConfig) -> dict[str, str]:
     if not cfg.tie_embeddings:
         return {}
     copies = {}
-    for copy, original in spelled.duplicates.items():
-        full = tensor_names.full_name(spelled, cfg, original)
+    for copy, original in published.duplicates.items():
+        full = tensor_names.full_name(published, cfg, original)
         copies[full.removesuffix(original) + copy] = full
-    logits = tensor_names.vocab_kernel(spelled, cfg)
+    logits = tensor_names.vocab_kernel(published, cfg)
     if logits:
-        table = tensor_names.vocab_table(spelled, cfg)
-        copies[tensor_names.full_name(spelled, cfg, logits)] = tensor_names.full_name(
-            spelled, cfg, table
+        table = tensor_names.vocab_table(published, cfg)
+        copies[tensor_names.full_name(published, cfg, logits)] = tensor_names.full_name(
+            published, cfg, table
         )
     return copies
 

@@ -1,4 +1,4 @@
-"""The name and place of each parameter in a published checkpoint.
+"""The name and layout of each parameter in a published checkpoint.
 
 Also the names of other tensors that a checkpoint may hold.
 """
@@ -16,7 +16,7 @@ import numpy as np
 from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.models.weight_map import Published, WeightRow
-from flaxformer_lite.pretrained.layouts import Place, groups_of, input_axes
+from flaxformer_lite.pretrained.layouts import TensorLayout, groups_of, input_axes
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
 from flaxformer_lite.types import Shaped
 
@@ -29,15 +29,15 @@ LEAVES = {"kernel": "weight", "scale": "weight", "embedding": "weight", "bias": 
 VOCAB_KERNELS = ("lm_head/kernel", "masked_lm/vocab/kernel")
 
 
-def places(
-    spelled: Published, cfg: ModelConfig, shapes: Mapping[str, tuple[int, ...]]
-) -> dict[str, Place]:
-    """Maps each parameter's path (with layers side by side) to its place in the file.
+def layouts(
+    published: Published, cfg: ModelConfig, shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, TensorLayout]:
+    """Maps each parameter's path (with layers side by side) to its layout in the file.
 
     Raises:
       ConfigError: a parameter has no published name.
     """
-    table = _table(spelled, cfg)
+    table = _table(published, cfg)
     experts = collections.Counter(EXPERT.sub("/expert_{e}/", path) for path in shapes)
     by_path = {}
     for path, shape in shapes.items():
@@ -60,26 +60,26 @@ def places(
             )
         numbers: dict[str, int] = {}
         if layer:
-            numbers |= spelled.index(cfg, int(layer[1]))
+            numbers |= published.index(cfg, int(layer[1]))
         if expert:
             numbers["e"] = int(expert[1])
         if head:
             numbers["h"] = int(head[1])
         if numbers:
             name = name.format(**numbers)
-        place = Place(name, shape, groups_of(row.layout, path, len(shape)), part, parts)
+        layout = TensorLayout(name, shape, groups_of(row.layout, path, len(shape)), part, parts)
         if "X" in row.layout:
             count = experts[EXPERT.sub("/expert_{e}/", path)]
-            place = dataclasses.replace(place, expert=numbers["e"], experts=count)
+            layout = dataclasses.replace(layout, expert=numbers["e"], experts=count)
         if "+" in row.layout:
-            place = _joined(place, row, path, shapes)
-        by_path[path] = place
+            layout = _joined(layout, row, path, shapes)
+        by_path[path] = layout
     return by_path
 
 
 def _joined(
-    place: Place, row: WeightRow, path: str, shapes: Mapping[str, tuple[int, ...]]
-) -> Place:
+    layout: TensorLayout, row: WeightRow, path: str, shapes: Mapping[str, tuple[int, ...]]
+) -> TensorLayout:
     """Adds the sizes of the parameters that stand on one axis with this one."""
     layer = LAYER.search(path)
     leaf = path.rpartition("/")[2]
@@ -99,7 +99,7 @@ def _joined(
     repeats = 1
     if "G" in row.layout:
         repeats = min(heads)
-    return dataclasses.replace(place, sections=tuple(sections), repeats=repeats)
+    return dataclasses.replace(layout, sections=tuple(sections), repeats=repeats)
 
 
 def layers_of(cfg: ModelConfig, path: str, shape: tuple[int, ...]) -> list[str]:
@@ -139,10 +139,10 @@ def stack_sizes(cfg: ModelConfig, path: str, shape: tuple[int, ...]) -> tuple[in
 
 def _has_heads_apart(cfg: ModelConfig, path: str) -> bool:
     """Returns whether published files of the family have a tensor per head for a parameter."""
-    published = getattr(registry.resolve("models", cfg.family), "PUBLISHED", None)
-    if published is None:
+    family = getattr(registry.resolve("models", cfg.family), "PUBLISHED", None)
+    if family is None:
         return False
-    return any(path.endswith(f"/{module}/scale") for module in published.heads_apart)
+    return any(path.endswith(f"/{module}/scale") for module in family.heads_apart)
 
 
 Leaf = TypeVar("Leaf", bound=Shaped)
@@ -170,13 +170,13 @@ def side_by_side(cfg: ModelConfig, shapes: Mapping[str, Shaped]) -> dict[str, ja
 def shapes_side_by_side(
     cfg: ModelConfig, shapes: Mapping[str, Shaped]
 ) -> dict[str, tuple[int, ...]]:
-    """Returns `side_by_side` without the dtypes, as `places` takes it."""
+    """Returns `side_by_side` without the dtypes, as `layouts` takes it."""
     return {one: leaf.shape for one, leaf in side_by_side(cfg, shapes).items()}
 
 
-def vocab_kernel(spelled: Published, cfg: ModelConfig) -> str:
+def vocab_kernel(published: Published, cfg: ModelConfig) -> str:
     """Returns the published name of the output table; "" if the head has no logits over tokens."""
-    table = _table(spelled, cfg)
+    table = _table(published, cfg)
     for path in VOCAB_KERNELS:
         module = path.rpartition("/")[0]
         if path in table:
@@ -186,10 +186,10 @@ def vocab_kernel(spelled: Published, cfg: ModelConfig) -> str:
     return ""
 
 
-def vocab_kernels(spelled: Published, cfg: ModelConfig) -> list[str]:
+def vocab_kernels(published: Published, cfg: ModelConfig) -> list[str]:
     """Returns the published names of the output tables of all heads."""
-    rows = list(spelled.names(cfg))
-    for head in spelled.heads.values():
+    rows = list(published.names(cfg))
+    for head in published.heads.values():
         rows += head.rows
     names = []
     for row in rows:
@@ -200,34 +200,34 @@ def vocab_kernels(spelled: Published, cfg: ModelConfig) -> list[str]:
     return names
 
 
-def vocab_table(spelled: Published, cfg: ModelConfig) -> str:
+def vocab_table(published: Published, cfg: ModelConfig) -> str:
     """Returns the published name of the table that tied logits share."""
     module = "token_embed"
     if cfg.has_decoder_table:
         module = "decoder_token_embed"
     path = f"{module}/embedding"
-    return places(spelled, cfg, {path: ()})[path].name
+    return layouts(published, cfg, {path: ()})[path].name
 
 
-def full_name(spelled: Published, cfg: ModelConfig, name: str) -> str:
+def full_name(published: Published, cfg: ModelConfig, name: str) -> str:
     """Adds the family's prefix to a name, except in the bare model and for tensors of the head."""
-    head = spelled.heads[cfg.head]
+    head = published.heads[cfg.head]
     prefix = head.prefix
     if prefix is None:
-        prefix = spelled.prefix
-    if cfg.head == "none" or is_of_head(spelled, cfg, name):
+        prefix = published.prefix
+    if cfg.head == "none" or is_of_head(published, cfg, name):
         return name
     return prefix + name
 
 
-def is_of_head(spelled: Published, cfg: ModelConfig, name: str) -> bool:
+def is_of_head(published: Published, cfg: ModelConfig, name: str) -> bool:
     """Returns whether a name without prefix is in the head's own rows."""
-    return any(_pattern(row).fullmatch(name) for row in spelled.heads[cfg.head].rows)
+    return any(_pattern(row).fullmatch(name) for row in published.heads[cfg.head].rows)
 
 
-def without_prefix(spelled: Published, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def without_prefix(published: Published, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Renames tensors as in our tables: without prefix, old spelling of norms, or other names."""
-    prefixes = {spelled.prefix, *(head.prefix or "" for head in spelled.heads.values())}
+    prefixes = {published.prefix, *(head.prefix or "" for head in published.heads.values())}
     stripped = {}
     for name, tensor in tensors.items():
         used = next((prefix for prefix in prefixes if prefix and name.startswith(prefix)), "")
@@ -236,12 +236,12 @@ def without_prefix(spelled: Published, tensors: Mapping[str, Tensor]) -> dict[st
         # well.
         short = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", short)
         short = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", short)
-        for pattern, name_here in spelled.spellings.items():
+        for pattern, name_here in published.spellings.items():
             short = re.sub(pattern, name_here, short)
         if short in stripped:
-            spelling = " or in two spellings" if spelled.spellings else ""
+            spelling = " or in two spellings" if published.spellings else ""
             raise WeightsError(
-                f"the file holds {short} twice, with and without {spelled.prefix!r}{spelling};"
+                f"the file holds {short} twice, with and without {published.prefix!r}{spelling};"
                 " remove one."
             )
         stripped[short] = tensor
@@ -249,7 +249,7 @@ def without_prefix(spelled: Published, tensors: Mapping[str, Tensor]) -> dict[st
 
 
 def siblings(
-    spelled: Published, cfg: ModelConfig, names: Iterable[str], paths: Iterable[str]
+    published: Published, cfg: ModelConfig, names: Iterable[str], paths: Iterable[str]
 ) -> set[str]:
     """Returns the names in a file of other heads, or of parts that this head omits."""
     built = {path.split("/")[0] for path in paths}
@@ -257,9 +257,9 @@ def siblings(
     if "decoder" not in built:
         omitted |= {"decoder", "decoder_embed"}
     omitted -= built
-    active = {row for row, _, _ in _table(spelled, cfg).values()}
-    every = set(spelled.names(cfg))
-    for head in spelled.heads.values():
+    active = {row for row, _, _ in _table(published, cfg).values()}
+    every = set(published.names(cfg))
+    for head in published.heads.values():
         every |= set(head.rows)
     absent = []  # patterns of names that this model does not read
     for row in every:
@@ -274,9 +274,9 @@ def siblings(
     return {name for name in names if is_in(name, absent) and not is_in(name, present)}
 
 
-def _table(spelled: Published, cfg: ModelConfig) -> dict[str, tuple[WeightRow, int, int]]:
+def _table(published: Published, cfg: ModelConfig) -> dict[str, tuple[WeightRow, int, int]]:
     table: dict[str, Any] = {}
-    for row in (*spelled.names(cfg), *spelled.heads[cfg.head].rows):
+    for row in (*published.names(cfg), *published.heads[cfg.head].rows):
         table |= {path: (row, part, len(row.paths)) for part, path in enumerate(row.paths)}
     return table
 

@@ -171,10 +171,10 @@ def _architecture(published: Json, text: Json, family: ModuleType) -> str:
     named = _class_of(published)
     own = _class_of(text)
     heads = family.PUBLISHED.heads
-    for head, spelled in heads.items():
-        if spelled.architecture == named:
+    for head, in_half in heads.items():
+        if in_half.architecture == named:
             return named
-        if spelled.architecture == own and head != "none" and named.endswith("Model"):
+        if in_half.architecture == own and head != "none" and named.endswith("Model"):
             return own
     for ending in sorted(ENDS, key=len, reverse=True):
         if named.endswith(ending) and ENDS[ending] in heads:

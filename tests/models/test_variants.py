@@ -84,7 +84,7 @@ def test_every_head_has_partition_rules_and_published_names(family, head):
     # A family may have no published form.
     if hasattr(plugin, "PUBLISHED") and head in plugin.PUBLISHED.heads:
         alone = {path: leaf.shape for path, leaf in side_by_side(cfg, shapes).items()}
-        named = tensor_names.places(plugin.PUBLISHED, cfg, alone)
+        named = tensor_names.layouts(plugin.PUBLISHED, cfg, alone)
         assert named.keys() == alone.keys()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.models.weight_map import WeightRow
-from flaxformer_lite.pretrained.layouts import Place, groups_of
+from flaxformer_lite.pretrained.layouts import TensorLayout, groups_of
 
 D = 6
 N = 2
@@ -26,7 +26,7 @@ TENSORS = {
 
 
 def place(layout, part, path="attention/query/kernel", shape=(D, N, H), parts=3):
-    return Place("w", shape, groups_of(layout, path, len(shape)), part, parts)
+    return TensorLayout("w", shape, groups_of(layout, path, len(shape)), part, parts)
 
 
 @pytest.mark.parametrize("layout", TENSORS)
