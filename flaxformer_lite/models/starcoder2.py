@@ -23,7 +23,7 @@ BASE = llama_like.BASE | dict(
     activation="gelu_tanh",
     bias_at=ALL,
     windows=(4096,),
-    position=Rope(base=999999.4420358813),
+    position=Rope(base=999999.4420358813),  # as the published config.json of 3B has it
     tie_embeddings=True,
 )
 PRESETS = {  # table 6
