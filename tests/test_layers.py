@@ -39,7 +39,6 @@ LAYERS = (
     "model_details",
     "save_model",
     "runs",
-    "verification",
     "cli",
     "contrib",
     "__main__",
@@ -65,7 +64,6 @@ APPLICATION = (
     "model_details",
     "save_model",
     "runs",
-    "verification",
     "cli",
 )
 # The files of the package that a file needs, also those that it imports only inside functions.

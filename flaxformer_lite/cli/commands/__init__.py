@@ -28,7 +28,6 @@ COMMANDS: dict[str, Command] = {
     "steps": training.steps,
     "replay": training.replay,
     "data": training.data,
-    "verify": training.verify,
 }
 for _name in registry.available("commands"):
     COMMANDS[_name.replace("_", "-")] = getattr(registry.resolve("commands", _name), _name)

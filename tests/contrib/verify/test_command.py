@@ -6,8 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite import __main__ as door, verify
+from flaxformer_lite import __main__ as door
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.contrib.verify.checks import verify
 from flaxformer_lite.models import build_model
 from flaxformer_lite.nn.functions import masks
 from tests.models.tiny import small

@@ -12,11 +12,11 @@ from jax.sharding import PartitionSpec
 
 from flaxformer_lite import __main__ as door
 from flaxformer_lite.config import ExperimentConfig, MeshConfig, from_config_dict
+from flaxformer_lite.contrib.verify import mesh as meshes
 from flaxformer_lite.models import deepseek_v3
 from flaxformer_lite.nn.adapters.lora import LoraConfig
 from flaxformer_lite.nn.attentions.context_parallel import gather
 from flaxformer_lite.sharding import activations
-from flaxformer_lite.verification import mesh as meshes
 from tests.training import tiny_runs
 
 SMALL = {"d_model": 32, "num_heads": 4, "head_dim": 8, "mlp_dim": 48}

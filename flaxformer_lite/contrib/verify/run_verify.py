@@ -12,12 +12,12 @@ from flaxformer_lite.cli.open_model import folder_of, print_warnings
 from flaxformer_lite.cli.read_page import read_page
 from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.contrib.verify import mesh
+from flaxformer_lite.contrib.verify.checks import CHECKS, verify
+from flaxformer_lite.contrib.verify.finding import Finding
 from flaxformer_lite.open_model import load_pretrained
 from flaxformer_lite.runs import mesh_checks
 from flaxformer_lite.sharding import activations
-from flaxformer_lite.verification import mesh
-from flaxformer_lite.verification.finding import Finding
-from flaxformer_lite.verification.verify import CHECKS, verify
 
 MOST_PARAMETERS = 10  # parameters, worst first
 MESH = "mesh"

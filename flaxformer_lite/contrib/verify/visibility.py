@@ -9,14 +9,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from flaxformer_lite.verification.finding import (
+from flaxformer_lite.contrib.verify.finding import (
     EXACT,
     ROUNDING,
     Finding,
     relative_difference,
     tree_difference,
 )
-from flaxformer_lite.verification.subject import SHORT, Inputs, Outputs, Subject, of_tokens
+from flaxformer_lite.contrib.verify.subject import SHORT, Inputs, Outputs, Subject, of_tokens
 
 Kept = np.ndarray | tuple[slice, ...]  # an index of the tokens that are compared
 PADDING = 5  # tokens

@@ -6,12 +6,12 @@ from pathlib import Path
 import flax.linen as nn
 
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.contrib.verify import decoding, precision, training, visibility
+from flaxformer_lite.contrib.verify.finding import EXACT, Finding
+from flaxformer_lite.contrib.verify.reference import check_reference
+from flaxformer_lite.contrib.verify.subject import Subject, build_subject
 from flaxformer_lite.registry import did_you_mean
 from flaxformer_lite.types import Params
-from flaxformer_lite.verification import decoding, precision, training, visibility
-from flaxformer_lite.verification.finding import EXACT, Finding
-from flaxformer_lite.verification.reference import check_reference
-from flaxformer_lite.verification.subject import Subject, build_subject
 
 CHECKS: dict[str, Callable[[Subject], Iterator[Finding]]] = {
     "causal": visibility.check_causal,

@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite import verify
+from flaxformer_lite.contrib.verify.checks import verify
+from flaxformer_lite.contrib.verify.subject import Subject
 from flaxformer_lite.models.skeletons import encoder_decoder, inputs
 from flaxformer_lite.nn.functions import masks, quantized
 from flaxformer_lite.nn.modules import einsum, kv_cache
@@ -15,7 +16,6 @@ from flaxformer_lite.nn.positions import rope
 from flaxformer_lite.objectives import sums
 from flaxformer_lite.pretrained import save
 from flaxformer_lite.training import step
-from flaxformer_lite.verification.subject import Subject
 from tests.marks import daily
 from tests.models.tiny import built, small
 

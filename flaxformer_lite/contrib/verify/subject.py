@@ -13,6 +13,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 
 from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig
+from flaxformer_lite.contrib.verify.finding import is_gradient
 from flaxformer_lite.inference.own_model import wrap_own_module
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.models.skeletons.hinted import Hinted
@@ -20,7 +21,6 @@ from flaxformer_lite.pretrained.lazy_params import stored_tree
 from flaxformer_lite.pretrained.place_params import place_params
 from flaxformer_lite.pretrained.tensor_names import by_layer
 from flaxformer_lite.types import Array, Params
-from flaxformer_lite.verification.finding import is_gradient
 
 LENGTH = 24  # tokens of a text
 RESERVED = 4  # positions of a table at most, before the first that a text has (RoBERTa, BART)

@@ -16,6 +16,7 @@ from flaxformer_lite import sharding
 from flaxformer_lite.analysis import hlo
 from flaxformer_lite.analysis.compiler_messages import capture_stderr, count_rematerialized
 from flaxformer_lite.config import ExperimentConfig, MeshConfig, OptimizerConfig
+from flaxformer_lite.contrib.verify.finding import ROUNDING, Finding, relative_difference
 from flaxformer_lite.data import dummy
 from flaxformer_lite.objectives.rows import Example
 from flaxformer_lite.runs.start.auxiliary_weights import build_program
@@ -26,7 +27,6 @@ from flaxformer_lite.training.bound_models import Models
 from flaxformer_lite.training.program import Program
 from flaxformer_lite.training.state import TrainState
 from flaxformer_lite.types import Params
-from flaxformer_lite.verification.finding import ROUNDING, Finding, relative_difference
 
 # relative to the largest gradient; smaller ones are compared with this, as a key's bias has
 # gradient zero

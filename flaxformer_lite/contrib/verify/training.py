@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from flaxformer_lite.contrib.verify.finding import ROUNDING, Finding, tree_difference
+from flaxformer_lite.contrib.verify.subject import Outputs, Subject, of_tokens
 from flaxformer_lite.nn.functions.losses import cross_entropy
 from flaxformer_lite.objectives.sums import TOKENS, LossSums, Projected, sum_weighted
 from flaxformer_lite.training.state import create
 from flaxformer_lite.training.step import train_step
 from flaxformer_lite.types import Arrays
-from flaxformer_lite.verification.finding import ROUNDING, Finding, tree_difference
-from flaxformer_lite.verification.subject import Outputs, Subject, of_tokens
 
 ROWS = 4
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.verification.finding import ROUNDING, Finding, relative_difference
-from flaxformer_lite.verification.subject import Subject
+from flaxformer_lite.contrib.verify.finding import ROUNDING, Finding, relative_difference
+from flaxformer_lite.contrib.verify.subject import Subject
 
 FILES = ("inputs.npz", "outputs.npz")
 MASKS = {True: "decoder_attention_mask", False: "attention_mask"}

@@ -12,20 +12,20 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.nn.functions.quantized import dequantize
-from flaxformer_lite.open_model import load_pretrained
-from flaxformer_lite.pretrained.place_params import place_params
-from flaxformer_lite.pretrained.quantized_params import with_scheme
-from flaxformer_lite.save_model import save_pretrained
-from flaxformer_lite.types import Params
-from flaxformer_lite.verification.finding import (
+from flaxformer_lite.contrib.verify.finding import (
     EXACT,
     ROUNDING,
     Finding,
     relative_difference,
     tree_difference,
 )
-from flaxformer_lite.verification.subject import Outputs, Subject, of_tokens
+from flaxformer_lite.contrib.verify.subject import Outputs, Subject, of_tokens
+from flaxformer_lite.nn.functions.quantized import dequantize
+from flaxformer_lite.open_model import load_pretrained
+from flaxformer_lite.pretrained.place_params import place_params
+from flaxformer_lite.pretrained.quantized_params import with_scheme
+from flaxformer_lite.save_model import save_pretrained
+from flaxformer_lite.types import Params
 
 # by form: codes of which `dequantize` makes one step of the scale, and the largest error in steps
 STEPS = {"int8": (1, 0.5), "int4": (0x88, 0.5), "nf4": (0xFF, 0.152)}

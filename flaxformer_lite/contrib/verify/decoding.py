@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 
+from flaxformer_lite.contrib.verify.finding import ROUNDING, Finding, relative_difference
+from flaxformer_lite.contrib.verify.subject import Inputs, Subject
 from flaxformer_lite.inference.generate import Generation, generate
 from flaxformer_lite.models.skeletons.build_layers import init_cache
-from flaxformer_lite.verification.finding import ROUNDING, Finding, relative_difference
-from flaxformer_lite.verification.subject import Inputs, Subject
 
 NEW = 6  # tokens that are written
 NATS = 1e-3  # of a log-probability, whose logits may be large

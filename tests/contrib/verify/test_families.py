@@ -2,7 +2,8 @@
 
 import pytest
 
-from flaxformer_lite import registry, verify
+from flaxformer_lite import registry
+from flaxformer_lite.contrib.verify.checks import verify
 from tests.models.tiny import OWN, built, small
 
 # With the flags of tests/conftest.py, XLA:CPU of jaxlib 0.10.2 makes a wrong program of a jitted
