@@ -22,11 +22,7 @@ COMMANDS: dict[str, Command] = {
     "convert": models.convert,
     "inspect": models.inspect,
     "embed": texts.embed,
-    "mine": texts.mine,
     "fill-mask": texts.fill_mask,
-    "compare": training.compare,
-    "steps": training.steps,
-    "replay": training.replay,
     "data": training.data,
 }
 for _name in registry.available("commands"):

@@ -23,6 +23,7 @@ from flaxformer_lite.runs.report.chart import Line, draw_chart
 from flaxformer_lite.runs.start import resume
 from flaxformer_lite.storage.stores import restore_addresses
 
+TEMPLATE = Path(__file__).with_name("compare.html")
 UNKNOWN = "-"
 TableRows = list[list[str]]  # the first row has the titles
 
@@ -219,12 +220,12 @@ def draw(
             lines.append(Line(run.name, run.values(metric), f"c{i}", dots=True))
         last = float(max(run.evaluations[-1]["step"] for run in runs))
         figure = draw_chart(f"held-out {metric.words}", lines, last, tall=True)
-    rendered = page.render_page(
-        "compare.html",
+    template = page.make_environment().from_string(TEMPLATE.read_text(encoding="utf-8"))
+    rendered = template.render(
         title=", ".join(run.name for run in runs),
         notes=notes,
         chart=figure,
         results=results,
         fields=fields,
     )
-    write_file(path, rendered)
+    write_file(path, rendered.encode(errors="replace"))  # ? for what UTF-8 cannot hold

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from flaxformer_lite.cli.open_model import folder_of, print_notice
-from flaxformer_lite.cli.steps import format_row, join_places
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.runs import replay
+from flaxformer_lite.contrib.time_machine import replay
+from flaxformer_lite.contrib.time_machine.run_steps import format_row, join_places
 from flaxformer_lite.runs.batch_history import BatchHistory
 
 

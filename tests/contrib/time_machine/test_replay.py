@@ -21,8 +21,9 @@ from flaxformer_lite.checkpoints.digest import describe_leaves
 from flaxformer_lite.checkpoints.record import read_record
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.mixture import SourceConfig
+from flaxformer_lite.contrib.time_machine import replay
 from flaxformer_lite.data.pipeline import open_dataset
-from flaxformer_lite.runs import batch_history, replay
+from flaxformer_lite.runs import batch_history
 from flaxformer_lite.runs.errors import RunError
 from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.runs.start import resume
