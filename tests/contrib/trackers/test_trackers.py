@@ -9,7 +9,8 @@ from tensorboardX import record_writer
 from tensorboardX.proto import event_pb2
 
 from flaxformer_lite import registry
-from flaxformer_lite.runs.trackers import base, tensorboard, trackio, wandb
+from flaxformer_lite.contrib.trackers.trackers import tensorboard, trackio, wandb
+from flaxformer_lite.runs.trackers import base
 
 VALUES = {"train/loss": 2.5, "train/accuracy": 0.5}
 
