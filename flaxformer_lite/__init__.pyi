@@ -84,7 +84,6 @@ from flaxformer_lite.save_model import (
     save_adapter as save_adapter,
     save_pretrained as save_pretrained,
 )
-from flaxformer_lite.verification.verify import verify as verify
 
 __version__: str
 __all__: list[str]

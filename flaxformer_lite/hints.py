@@ -27,6 +27,7 @@ PACKAGE = {
     "get_peft_model": "load_pretrained(path, adapter=LoraConfig(rank=8)) (docs/adapters.md)",
     "pipeline": "generate(model, params, ids), or `flaxformer_lite predict`, `fill-mask`, `embed`",
     "from_pretrained": "model, params = load_pretrained(path)",
+    "verify": "from flaxformer_lite.contrib.verify.checks import verify (docs/verify.md)",
 }
 COMMANDS = {
     "chat": "generate --model DIR --chat --prompt TEXT",

@@ -118,8 +118,9 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session", autouse=True)
 def spare_what_has_its_own_tests():
     """Starts no process for a chat template (tests/pretrained/test_tokenizer.py), traces
-    no step to count the FLOPs of a run (tests/runs/test_loop.py), and makes a state in one program
-    (tests/runs/test_init_per_leaf.py): a tenth of a second, the last nearly a whole one, often."""
+    no step to count the FLOPs of a run (tests/runs/test_loop.py), makes a state in one program
+    (tests/runs/test_init_per_leaf.py), and waits for no disk (tests/files/test_publish.py): a tenth
+    of a second, often."""
     from flaxformer_lite.runs.report import text
     from flaxformer_lite.runs.start import initial_state
     from flaxformer_lite.text import chat_template, render_template
@@ -137,6 +138,7 @@ def spare_what_has_its_own_tests():
             return banner(experiment, *rest)
 
         patch.setattr(text, "banner", banner_of_few_flops)
+        patch.setattr(os, "fsync", lambda number: None)
         if not DEFAULT_XLA:
             patch.setattr(initial_state, "init_per_leaf", programs.init_at_once)
         yield
@@ -163,7 +165,6 @@ def forget_programs():
     global limit
     yield
     if resident() > limit:
-        programs.forget()
         jax.clear_caches()
         gc.collect()
         getattr(LIBC, "malloc_trim", lambda _: 0)(0)

@@ -40,7 +40,6 @@ LAYERS = (
     "embedder",
     "save_model",
     "runs",
-    "verification",
     "cli",
     "contrib",
     "__main__",
@@ -66,7 +65,6 @@ APPLICATION = (
     "model_details",
     "save_model",
     "runs",
-    "verification",
     "cli",
 )
 # The files of the package that a file needs, also those that it imports only inside functions.

@@ -51,11 +51,11 @@ def test_it_holds_all_sources_and_nothing_else_on_top(installed):
         for name in (
             "py.typed",
             "__init__.pyi",
+            "contrib/compare/compare.html",
             "contrib/look/page.html",
             "contrib/export/page.html",
             "runs/report/templates/model_card.md",
             "runs/report/templates/base.html",
-            "runs/report/templates/compare.html",
             "runs/report/templates/curve.html",
             "runs/report/templates/figure.html",
             "runs/report/templates/parts.html",

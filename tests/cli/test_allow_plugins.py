@@ -24,7 +24,8 @@ from flaxformer_lite import (
 )
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError, fingerprint
-from flaxformer_lite.runs import batch_history, evaluate_file, replay
+from flaxformer_lite.contrib.time_machine import replay
+from flaxformer_lite.runs import batch_history, evaluate_file
 from flaxformer_lite.runs.start import resume
 from tests.cli import models
 from tests.training import tiny_runs

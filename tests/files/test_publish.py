@@ -53,6 +53,27 @@ def test_killed_or_two_at_once_a_directory_is_old_or_new(tmp_path, kills, pairs)
     )
 
 
+def test_all_is_on_the_disk_before_it_is_moved_to_its_place(tmp_path, monkeypatch):
+    """Or a power failure could leave a name without its content."""
+    flushed = []
+    monkeypatch.setattr(os, "fsync", lambda number: flushed.append(read_name(number)))
+
+    def read_name(number):
+        is_there = "there" if (tmp_path / "a").exists() else "not there"
+        return Path(os.readlink(f"/proc/self/fd/{number}")).name, is_there
+
+    with publish.new_directory(tmp_path / "a") as made:
+        fill(made, "new")
+    folder = tmp_path.name, "there"
+    assert flushed == [("x", "not there"), (made.name, "not there"), folder]
+    (tmp_path / "a" / "x").unlink()
+    (tmp_path / "a").rmdir()
+    flushed.clear()
+    with publish.new_file(tmp_path / "a") as file:
+        file.write_text("new")
+    assert flushed == [(file.name, "not there"), folder]
+
+
 def test_a_directory_is_moved_to_its_place_and_not_copied(tmp_path):
     for text in ("first", "second"):
         with publish.new_directory(tmp_path / "a", carry=bool) as made:

@@ -1,6 +1,6 @@
 """The contract of every family, for any position encoding, attention and layout.
 
-tests/verification/test_families.py has what any model should do.
+tests/contrib/verify/test_families.py has what any model should do.
 """
 
 import dataclasses

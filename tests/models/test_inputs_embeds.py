@@ -8,7 +8,7 @@ import pytest
 from flaxformer_lite import build_model, init_cache, registry
 from flaxformer_lite.config import ConfigError
 from tests.marks import daily
-from tests.models.tiny import OWN, T, built, close, ids, inputs_of, small
+from tests.models.tiny import OWN, T, built, close, ids, inputs_of, logits_of, small
 
 FAMILIES = [name for name in registry.available("models") if name not in OWN]
 # the end token, or rows of a second table
@@ -157,12 +157,12 @@ def test_the_choices_of_a_question():
 def test_a_soft_prompt_goes_on_with_ids_in_its_cache():
     model, params = built(small("gpt2", 1))
     x = ids()
-    due = model.apply({"params": params}, x).logits
-    vectors = params["token_embed"]["embedding"][x[:, :6]]
-    cache = init_cache(model.cfg, 2, T)
-    first = model.apply({"params": params}, inputs_embeds=vectors, cache=cache)
-    rest = model.apply({"params": params}, x[:, 6:], cache=first.cache)
-    close(jnp.concatenate([first.logits, rest.logits], axis=1), due)
+    apply = jax.jit(lambda **inputs: model.apply({"params": params}, **inputs))
+    vectors = np.asarray(params["token_embed"]["embedding"])[x[:, :6]]
+    first = apply(inputs_embeds=vectors, cache=init_cache(model.cfg, 2, T))
+    rest = apply(input_ids=x[:, 6:], cache=first.cache)
+    got = np.concatenate([first.logits, rest.logits], axis=1)
+    close(got, logits_of(model, params, input_ids=x))
 
 
 @pytest.mark.nightly

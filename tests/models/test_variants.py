@@ -47,7 +47,7 @@ def run(model, params, x, **inputs):
 
 
 def test_documents_padding_and_future():
-    """Of others tests/verification/test_families.py, whose programs are miscompiled for this one
+    """Of others tests/contrib/verify/test_families.py, whose programs are miscompiled for this one
     with the flags of tests."""
     cfg = small("recurrent")
     model, params = built(cfg)

@@ -1,5 +1,7 @@
+import functools
 import random
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -141,7 +143,8 @@ def test_loss_is_that_of_transformers():
     ids = np.arange(5, 21).reshape(2, 8)
     labels = np.asarray([[0, 1, 2, 0, 1, 2, 0, 1], [2, 2, 1, 1, 0, 0, 1, 0]])
     weights = np.asarray([[0, 1, 0, 1, 1, 0, 0, 0], [0, 1, 1, 1, 1, 1, 1, 0]], np.float32)
-    outputs = model.apply({"params": params}, {"input_ids": ids}, method=Tagging().outputs)
+    compute = jax.jit(functools.partial(model.apply, method=Tagging().outputs))
+    outputs = compute({"params": params}, {"input_ids": ids})
     targets = {"labels": jnp.asarray(labels), "weights": jnp.asarray(weights)}
     sums = Tagging().loss(outputs, targets, chunks=1)
     assert float(sums.mean()) == pytest.approx(2.2329940795898438, rel=1e-5)

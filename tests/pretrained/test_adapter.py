@@ -590,7 +590,7 @@ def test_no_module_is_saved_whole_and_adapted(family, method, scan, tmp_path):
             # as peft.tuners.tuners_utils.check_target_module_exists looks for it
             assert not any(re.match(rf"(^|.*\.){one}($|\..*)", module) for one in whole), name
     ids = np.array([[5, 7, 9, 8, 6, 2], [5, 6, 7, 8, 2, 1]], np.int32)
-    due = model.apply({"params": params}, ids).logits
+    due = outputs(model, params, {"input_ids": ids}).logits
     again, back = load_pretrained(tmp_path / "base", adapter=folder)
-    got = again.apply({"params": back}, ids).logits
+    got = outputs(again, back, {"input_ids": ids}).logits
     np.testing.assert_allclose(got, due, rtol=0, atol=3e-5 * np.abs(due).max())

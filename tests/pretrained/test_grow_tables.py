@@ -1,30 +1,28 @@
 """Tables that grow: old tokens and short texts are read as before."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite import build_model
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.pretrained.grow_tables import grow_positions, grow_vocabulary
+from tests.models.tiny import built, inputs_of, logits_of, small
 
 FAMILIES = [("gpt2", "lm"), ("bert", "masked_lm"), ("roberta", "masked_lm"), ("llama", "lm")]
 FAMILIES += [("opt", "lm"), ("t5", "lm"), ("bart", "lm")]
 IDS = 2 + jnp.arange(12, dtype=jnp.int32)[None]  # 1 is RoBERTa's padding
 
 
+@functools.cache
 def made(family, head):
-    model = build_model(family, "tiny", head=head, vocab_size=64, max_length=16)
-    return model, model.init(jax.random.key(0), *inputs(model, IDS))["params"]
-
-
-def inputs(model, ids):
-    return (ids, ids[:, :4]) if model.skeleton == "encoder_decoder" else (ids,)
+    return built(small(family, 1, head=head, vocab_size=64))
 
 
 def logits(model, params, ids=IDS):
-    return np.asarray(model.apply({"params": params}, *inputs(model, ids)).logits)
+    return np.asarray(logits_of(model, params, **inputs_of(model.cfg, ids)))
 
 
 @pytest.mark.parametrize(("family", "head"), FAMILIES)

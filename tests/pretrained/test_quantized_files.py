@@ -14,6 +14,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.models.weight_map import WeightRow
 from flaxformer_lite.pretrained import tensor_forms
 from flaxformer_lite.pretrained.safetensors import WeightsError
+from tests.models.tiny import logits_of
 from tests.pretrained.fixtures import ROOT, stored
 from tests.pretrained.test_families import FAMILIES, write_files
 
@@ -152,7 +153,7 @@ def test_stacked_experts_are_read_exactly_or_refused(name, exchanged, tmp_path):
     again, same = load_pretrained(stacked)
     ids = np.array([[5, 6, 7]], np.int32)
     np.testing.assert_array_equal(
-        again.apply({"params": same}, ids).logits, model.apply({"params": params}, ids).logits
+        logits_of(again, same, input_ids=ids), logits_of(model, params, input_ids=ids)
     )
 
 

@@ -45,8 +45,14 @@ def given_to(model):
 
 def routers_of(model, params, given):
     """The output of a training step without dropout, and the losses of its routers."""
-    output, sown = model.apply({"params": params}, **given, mutable=["losses", "routed", "loads"])
-    return output.logits, auxiliary_losses(sown)
+
+    @jax.jit
+    def run(params):
+        sown_kinds = ["losses", "routed", "loads"]
+        output, sown = model.apply({"params": params}, **given, mutable=sown_kinds)
+        return output.logits, auxiliary_losses(sown)
+
+    return run(params)
 
 
 def cross_entropy(logits, given):
@@ -93,7 +99,7 @@ def test_the_training_loss_is_that_of_torch(stem, case, tmp_path):
 @pytest.mark.parametrize("stem", ["mixtral", "switch_transformers"])
 def test_layers_of_a_scan_have_the_same_losses(stem, tmp_path):
     model, params = model_of(stem, router_losses.CASES["on"], tmp_path / "source", scan=True)
-    _, routers = jax.jit(lambda params: routers_of(model, params, given_to(model)))(params)
+    _, routers = routers_of(model, params, given_to(model))
     due = THEIRS[stem]["on"] - THEIRS[stem]["off"]
     np.testing.assert_allclose(sum(routers.values()), due, rtol=5e-6)
 

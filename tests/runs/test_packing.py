@@ -14,6 +14,7 @@ import flaxformer_lite
 from flaxformer_lite import sharding
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import DataConfig, MeshConfig, fingerprint
+from flaxformer_lite.contrib.time_machine import replay
 from flaxformer_lite.data.encoded_rows import encode_rows
 from flaxformer_lite.data.padding import Packer, Shape
 from flaxformer_lite.data.table import Table
@@ -21,7 +22,7 @@ from flaxformer_lite.models import build_model
 from flaxformer_lite.nn.feed_forwards.mlp import MlpConfig
 from flaxformer_lite.objectives.tables.classification import Classification
 from flaxformer_lite.registry import resolve_class
-from flaxformer_lite.runs import evaluate_file, packing, replay
+from flaxformer_lite.runs import evaluate_file, packing
 from flaxformer_lite.runs.start import setup
 from flaxformer_lite.runs.start.initial_state import initial_state
 from flaxformer_lite.text.tokenizer import Bytes
@@ -146,7 +147,7 @@ def records(folder):
     }
 
 
-# Dropout is drawn again daily in tests/runs/test_replay.py.
+# Dropout is drawn again daily in tests/contrib/time_machine/test_replay.py.
 @pytest.fixture(
     scope="module", params=daily([0.0, 0.1], [0.0]), ids=["without dropout", "with dropout"]
 )

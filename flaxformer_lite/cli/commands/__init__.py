@@ -22,13 +22,8 @@ COMMANDS: dict[str, Command] = {
     "convert": models.convert,
     "inspect": models.inspect,
     "embed": texts.embed,
-    "mine": texts.mine,
     "fill-mask": texts.fill_mask,
-    "compare": training.compare,
-    "steps": training.steps,
-    "replay": training.replay,
     "data": training.data,
-    "verify": training.verify,
 }
 for _name in registry.available("commands"):
     COMMANDS[_name.replace("_", "-")] = getattr(registry.resolve("commands", _name), _name)

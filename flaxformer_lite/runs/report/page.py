@@ -22,7 +22,7 @@ def render_template(name: str, **values: object) -> str:
     """
     import markupsafe
 
-    return markupsafe.Markup(_environment().get_template(name).render(**values))
+    return markupsafe.Markup(make_environment().get_template(name).render(**values))
 
 
 def render_page(name: str, **values: object) -> bytes:
@@ -39,7 +39,8 @@ def format_number(value: float, digits: int = 4) -> str:
 
 
 @functools.cache
-def _environment() -> "jinja2.Environment":
+def make_environment() -> "jinja2.Environment":
+    """Makes what renders a template of templates/, or one that extends base.html."""
     import jinja2  # takes 50 ms, for which no start should wait
     import markupsafe
 

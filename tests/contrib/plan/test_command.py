@@ -6,7 +6,7 @@ import pytest
 
 from flaxformer_lite import __main__
 from flaxformer_lite.contrib.plan import environment, planner
-from flaxformer_lite.verification import mesh
+from flaxformer_lite.contrib.verify import mesh
 
 # ml_collections', of a config file
 pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")

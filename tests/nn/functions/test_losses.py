@@ -33,12 +33,13 @@ GPU = LocalSharding("gpu")
 
 @pytest.fixture
 def case():
-    keys = jax.random.split(jax.random.key(0), 5)
-    x = jax.random.normal(keys[0], (B, T, D))
-    kernel = jax.random.normal(keys[1], (V, D))
-    bias = jax.random.normal(keys[2], (V,))
-    weights = jax.random.uniform(keys[3], (B, T))
-    return x, kernel, bias, jax.random.randint(keys[4], (B, T), 0, V), weights.at[0, :2].set(0)
+    numbers = np.random.default_rng(0)
+    x, kernel, bias = (
+        jnp.asarray(numbers.standard_normal(shape, np.float32)) for shape in ((B, T, D), (V, D), V)
+    )
+    weights = numbers.random((B, T), np.float32)
+    weights[0, :2] = 0
+    return x, kernel, bias, jnp.asarray(numbers.integers(0, V, (B, T))), jnp.asarray(weights)
 
 
 def plain(

@@ -31,13 +31,13 @@ def encoding(request):
 
 def tables(encoding):
     return {
-        name: jax.random.normal(jax.random.key(i), table.shape)
+        name: jnp.asarray(np.random.default_rng(i).standard_normal(table.shape, np.float32))
         for i, (name, table) in enumerate(encoding.tables(**SIZES).items())
     }
 
 
 def embeddings(dtype=jnp.float32):
-    return jax.random.normal(jax.random.key(7), (B, T, D), dtype)
+    return jnp.asarray(np.random.default_rng(7).standard_normal((B, T, D)), dtype)
 
 
 def layer(encoding, tables, x, positions, mask=None, rows=slice(None), bidirectional=False):

@@ -1,0 +1,73 @@
+"""Hard negatives are those of sentence-transformers' mine_hard_negatives, and train a model."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flaxformer_lite.__main__ import main
+from flaxformer_lite.contrib.hard_negatives.mining import MiningRules, mine
+from flaxformer_lite.inference.retrieval import Hits
+
+ROOT = Path(__file__).parents[2] / "fixtures" / "sentences"
+EXPECTED = json.loads((ROOT / "retrieval.json").read_text())
+
+
+def mined(folder, *flags):
+    rows = []
+    for query, documents in EXPECTED["relevant"].items():
+        for name in documents:
+            rows.append({"query": EXPECTED["queries"][query], "answer": EXPECTED["corpus"][name]})
+    (folder / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (folder / "corpus.txt").write_text("\n".join(EXPECTED["corpus"].values()))
+    args = [
+        "mine",
+        "--model",
+        str(ROOT / "mean_normalize"),
+        "--output",
+        str(folder / "mined.jsonl"),
+    ]
+    files = ["--data", str(folder / "pairs.jsonl"), "--corpus", str(folder / "corpus.txt")]
+    main([*args, *files, *flags])
+    lines = (folder / "mined.jsonl").read_text().splitlines()
+    (folder / "mined.jsonl").unlink()
+    return [json.loads(line) for line in lines]
+
+
+def test_negatives_are_those_of_sentence_transformers(tmp_path, capsys):
+    for options, due in EXPECTED["mined"].items():
+        flags = []
+        for name, value in json.loads(options).items():
+            flags += [f"--{name}".replace("num_", ""), str(value)]
+        found = {}
+        for row in mined(tmp_path, *flags):
+            found.setdefault((row["anchor"], row["positive"]), row["negatives"])
+        for anchor, positive, *negatives in due:
+            # their query may be its own negative, ours is not
+            expected = [text for text in negatives if text != anchor]
+            assert found[anchor, positive][: len(expected)] == expected, options
+    said = capsys.readouterr()
+    assert "rows have fewer than" in said.err and "negatives" in said.out
+
+
+def test_random_negatives_are_drawn_by_the_seed():
+    hits = Hits(np.linspace(1, 0, 20, dtype=np.float32)[None], np.arange(20, dtype=np.int32)[None])
+    rules = MiningRules(negatives=3, range_min=2, range_max=12, sampling="random")
+    draws = [mine(hits, [{0: 1.0}], [{0, 4}], rules, seed=seed)[0] for seed in (0, 0, 1)]
+    assert draws[0] == draws[1] != draws[2]
+    assert all(len(set(one)) == 3 and sorted(one) == one for one in draws)
+    assert all(set(one) <= set(range(3, 14)) - {4} for one in draws)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--range_min", "9", "--range_max", "10"], "leave 1 candidates, fewer than the 3"),
+        (["--columns", "anchor=nothing"], "no 'nothing'"),
+    ],
+)
+def test_what_cannot_be_mined_is_refused(tmp_path, capsys, flags, message):
+    with pytest.raises(SystemExit):
+        mined(tmp_path, *flags)
+    assert message in capsys.readouterr().err

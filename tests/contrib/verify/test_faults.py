@@ -1,0 +1,267 @@
+"""Faults as programs have them, planted in ours: each is named by the property that it breaks."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite.contrib.verify.checks import verify
+from flaxformer_lite.contrib.verify.subject import Subject
+from flaxformer_lite.models.skeletons import encoder_decoder, inputs
+from flaxformer_lite.nn.functions import masks, quantized
+from flaxformer_lite.nn.modules import einsum, kv_cache
+from flaxformer_lite.nn.modules.stack import Stack
+from flaxformer_lite.nn.positions import rope
+from flaxformer_lite.objectives import sums
+from flaxformer_lite.pretrained import save
+from flaxformer_lite.training import step
+from tests.marks import daily
+from tests.models.tiny import built, small
+
+WINDOWS = {"windows": (3, 0)}
+
+
+def mask_ahead(patch):
+    patch.setattr(masks, "causal", lambda: masks.Window(None, 1))
+
+
+def window_wider(patch):
+    patch.setattr(masks, "window", lambda left, right=0: masks.Window(left + 1, right))
+
+
+def cache_forgets_window(patch):
+    patch.setattr(kv_cache, "slots", lambda capacity, index: index - jnp.arange(capacity)[::-1])
+
+
+def cache_writes_late(patch):
+    real = kv_cache.append
+    patch.setattr(
+        kv_cache,
+        "append",
+        lambda cache, new, index, rolls: real(cache, jnp.roll(new, 1, axis=1), index, rolls=rolls),
+    )
+
+
+def positions_begin_again_in_each_chunk(patch):
+    patch.setattr(
+        inputs.Slots, "columns", lambda self: jnp.arange(self.length, dtype=jnp.int32)[None]
+    )
+
+
+def positions_not_reset(patch):
+    patch.setattr(
+        inputs,
+        "positions_in_segments",
+        lambda ids: jax.lax.broadcasted_iota(jnp.int32, ids.shape, 1),
+    )
+
+
+def documents_see_each_other(patch):
+    patch.setattr(masks, "segments", lambda q, k=None: masks.full())
+
+
+def padding_is_seen(patch):
+    patch.setattr(masks, "padding", lambda keep: masks.full())
+
+
+def positions_count_padding(patch):
+    patch.setattr(
+        inputs,
+        "positions_from_mask",
+        lambda mask: jax.lax.broadcasted_iota(jnp.int32, mask.shape, 1),
+    )
+
+
+def source_padding_is_seen(patch):
+    real = encoder_decoder.visibility_mask
+
+    def seen(keep, q, k, *, structure=None):
+        return real(
+            keep if structure is None and q is not None else None, q, k, structure=structure
+        )
+
+    patch.setattr(encoder_decoder, "visibility_mask", seen)
+
+
+def bias_added_twice(patch):
+    real = einsum.Einsum._bias
+    patch.setattr(einsum.Einsum, "_bias", lambda self, dtype: 2 * real(self, dtype))
+
+
+def divided_per_microbatch(patch):
+    real = step._gradient
+
+    def gradient(outputs, loss_sums, params, microbatch, totals, key):
+        own = sums.weight_sums(microbatch["targets"])
+        grads, result = real(outputs, loss_sums, params, microbatch, own, key)
+        factor = totals["weights"] / own["weights"] / 2
+        return jax.tree.map(lambda x: x * factor, grads), result
+
+    patch.setattr(step, "_gradient", gradient)
+
+
+def last_microbatch_is_the_first(patch):
+    real = step._microbatches
+    patch.setattr(step, "_microbatches", lambda x, n: jnp.stack([real(x, n)[0]] * n))
+
+
+def empty_rows_count(patch):
+    patch.setattr(step, "token_weight", lambda totals: totals["weights"] + 24)
+
+
+def layers_scanned_backwards(patch):
+    real = nn.scan
+
+    def scan(*args, **options):
+        return real(*args, reverse=True, **options)
+
+    patch.setattr("flaxformer_lite.nn.modules.stack.nn.scan", scan)
+
+
+def saved_in_half_precision(patch):
+    real = save.Pieces.__array__
+
+    def half(self, dtype=None, copy=None):
+        return real(self).astype(jnp.bfloat16).astype(np.float32)
+
+    patch.setattr(save.Pieces, "__array__", half)
+
+
+def scales_are_rounded(patch):
+    real = quantized.dequantize_after
+
+    def dequantize(x, codes, scale, form):
+        return real(x, codes, scale * 1.01, form)
+
+    patch.setattr(quantized, "dequantize_after", dequantize)
+
+
+def codes_are_cut(patch):
+    real = quantized.to_codes
+
+    def cut(x, axes, dtype, noise=None):
+        return real(x, axes, dtype, jnp.zeros(()))
+
+    patch.setattr(quantized, "to_codes", cut)
+
+
+def angles_in_half_precision(patch):
+    real = rope.Rope.phase
+
+    def phase(self, positions, head_dim):
+        return real(self, positions.astype(jnp.bfloat16).astype(jnp.int32), head_dim)
+
+    clean = Subject.run
+
+    def run(self, given):
+        if self.is_family and self.cfg.dtype == "bfloat16":
+            patch.setattr(rope.Rope, "phase", phase)
+        try:
+            return clean(self, given)
+        finally:
+            patch.setattr(rope.Rope, "phase", real)
+
+    patch.setattr(Subject, "run", run)
+
+
+def texts_share_a_mean(patch):
+    real = Stack.__call__
+
+    def call(self, x_BTD, *args, **options):
+        return real(self, x_BTD - x_BTD.mean(axis=0, keepdims=True), *args, **options)
+
+    patch.setattr(Stack, "__call__", call)
+
+
+# by fault: family, fields of its config, the check, and the property that is named
+FAULTS = {
+    mask_ahead: ("gpt2", {}, "causal", "causal: outputs"),
+    window_wider: ("mistral", {"windows": (3,)}, "window", "window"),
+    cache_forgets_window: ("gpt2", WINDOWS, "cache", "cache equals the whole pass"),
+    cache_writes_late: ("llama", {}, "cache", "cache equals the whole pass"),
+    positions_begin_again_in_each_chunk: ("gpt2", {}, "cache", "cache equals the whole pass"),
+    positions_not_reset: ("gpt2", {}, "packing", "packed equal separate: outputs"),
+    documents_see_each_other: ("bert", {}, "packing", "packed documents: outputs"),
+    padding_is_seen: ("bert", {}, "padding", "padding on the right"),
+    positions_count_padding: ("gpt2", {}, "padding", "padding on the left"),
+    source_padding_is_seen: ("t5", {}, "padding", "padding on the right"),
+    texts_share_a_mean: ("bert", {}, "padding", "batch-mate"),
+    divided_per_microbatch: ("gpt2", {}, "accumulation", "accumulation"),
+    last_microbatch_is_the_first: ("gpt2", {}, "accumulation", "accumulation"),
+    empty_rows_count: ("gpt2", {}, "accumulation", "accumulation"),
+    layers_scanned_backwards: ("llama", {}, "scan", "scan and remat: outputs"),
+    saved_in_half_precision: ("gpt2", {}, "saving", "save and load"),
+    scales_are_rounded: ("llama", {}, "quantized", "quantized int8: outputs"),
+    codes_are_cut: ("llama", {"mlp_dim": 28}, "quantized", "quantized int8: matrices"),
+    angles_in_half_precision: ("llama", {}, "bfloat16", "bfloat16 far from the start"),
+}
+DAILY = (mask_ahead, positions_not_reset, divided_per_microbatch, saved_in_half_precision)
+
+
+def faults_of(*args, **options):
+    return [one.property for one in verify(*args, **options) if one.verdict == "FAULT"]
+
+
+@pytest.mark.parametrize("plant", daily(FAULTS, DAILY), ids=lambda plant: plant.__name__)
+def test_a_planted_fault_is_named(plant, monkeypatch):
+    family, fields, check, named = FAULTS[plant]
+    # a size of no other test, as programs are kept by the model's config
+    size = 40 + list(FAULTS).index(plant)
+    subject = built(small(family, vocab_size=size, **fields))
+    plant(monkeypatch)
+    assert named in faults_of(*subject, checks=[check])
+
+
+class Own(nn.Module):
+    """A causal module that sums what it has read."""
+
+    leak: str = ""
+
+    @nn.compact
+    def __call__(self, ids, attention_mask=None):
+        x = nn.Embed(50, 8)(ids)
+        if attention_mask is not None and self.leak != "padding":
+            x *= attention_mask[..., None].astype(x.dtype)
+        total = jnp.cumsum(x, axis=1)
+        after = jnp.roll(x, -1, axis=1)
+        if self.leak == "gradient":
+            total += after - jax.lax.stop_gradient(after)
+        if self.leak == "future":
+            total += after
+        return nn.Dense(50)(jnp.sin(total))
+
+
+@pytest.mark.parametrize(
+    ("leak", "named"),
+    [
+        ("", []),
+        ("gradient", ["causal: gradients"]),
+        ("future", ["causal: outputs", "causal: gradients"]),
+        ("padding", ["padding on the left"]),
+    ],
+)
+def test_a_module_of_ones_own(leak, named):
+    model = Own(leak)
+    params = model.init(jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
+    findings = verify(model, params, causal=True, checks=["causal", "padding", "packing", "saving"])
+    assert [one.property for one in findings if one.verdict == "FAULT"][: len(named)] == named
+    skipped = {one.property: one.why for one in findings if one.verdict == "not checked"}
+    assert skipped == {
+        "packing": "Own takes no segment_ids.",
+        "saving": "Own is not a model of a family.",
+    }
+
+
+def test_a_bias_added_twice_differs_from_the_reference(tmp_path, monkeypatch):
+    model, params = built(small("bert", vocab_size=90))
+    ids = np.arange(1, 13, dtype=np.int32).reshape(2, 6)
+    keep = np.array([[1] * 6, [1] * 4 + [0] * 2], np.int32)
+    np.savez(tmp_path / "inputs.npz", input_ids=ids, attention_mask=keep)
+    output = model.apply({"params": params}, ids, attention_mask=keep)
+    logits = np.where(keep[..., None], output.logits, 7)  # padding is not compared
+    np.savez(tmp_path / "outputs.npz", logits=logits)
+    options = {"reference": tmp_path, "checks": ["causal"]}
+    assert not faults_of(model, params, **options)
+    bias_added_twice(monkeypatch)
+    assert faults_of(model, params, **options) == ["reference: logits"]
