@@ -96,13 +96,16 @@ def compiled_for():
     return jaxlib.__version__, os.environ["XLA_FLAGS"], platform.machine(), processor
 
 
-def init_at_once(create, shardings, compiler_options=None):
+def init_at_once(create, shardings, compiler_options=None, omitted=()):
     """Computes `create` in one program, as init_per_leaf does in one for each leaf.
 
     Of a tiny model, this takes 0.6 user CPU seconds instead of 1.4.
     """
     leaves, tree = jax.tree.flatten(shardings)
-    return jax.tree.unflatten(tree, jax.jit(jaxpr_as_fun(create), out_shardings=leaves)())
+    made = jax.jit(jaxpr_as_fun(create), out_shardings=leaves)()
+    for number in omitted:
+        made[number] = None
+    return jax.tree.unflatten(tree, made)
 
 
 def trust_shapes():

@@ -90,7 +90,7 @@ class Program:
         Attention counts all pairs of positions, whether masked or not, and a mixture of experts
         those that tokens use.
         """
-        counted = self.models.rebuild(attention="dense", sharding=_NoPlatform())
+        counted = self.models.rebuild(attention="dense", sharding=_NoPlatform(tuned=True))
         return flops.per_step(eval_step(self.cfg, counted), self.target.params, self.batch)
 
 

@@ -91,3 +91,17 @@ def test_leaves_that_share_arithmetic_and_leaves_that_are_functions_of_drawn_one
         init_per_leaf.init_per_leaf(traced, jax.tree.map(lambda _: here, shapes)),
         create(),
     )
+
+
+def test_omitted_leaves_are_not_drawn():
+    def create():
+        key = jax.random.key(0)
+        drawn = jax.random.normal(key, (4,))
+        return {"drawn": drawn, "large": jax.random.normal(key, (1 << 62,)), "twice": 2 * drawn}
+
+    traced, shapes = jax.make_jaxpr(create, return_shape=True)()
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    shardings = jax.tree.map(lambda _: here, shapes)
+    made = init_per_leaf.init_per_leaf(traced, shardings, omitted={1})
+    assert made["large"] is None
+    np.testing.assert_array_equal(made["twice"], 2 * made["drawn"])

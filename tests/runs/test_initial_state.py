@@ -18,7 +18,9 @@ def test_published_parameters_replace_the_random_ones_and_nothing_else(tmp_path,
 
     def init_from_pretrained(of, folder):
         assert of is built and folder == "weights"
-        return lambda state: state.replace(params=jax.tree.map(lambda x: x + 1, state.params))
+        return warm_start.Published(
+            (), lambda state: state.replace(params=jax.tree.map(lambda x: x + 1, state.params))
+        )
 
     monkeypatch.setattr(warm_start, "init_from_pretrained", init_from_pretrained)
     random = initial_state(built)

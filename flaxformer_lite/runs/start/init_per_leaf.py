@@ -9,7 +9,7 @@ an AMD EPYC, jax 0.10.2), with equal bits.
 
 import collections
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -29,13 +29,19 @@ class LeafProgram(NamedTuple):
     constants: list[np.ndarray]
 
 
-def init_per_leaf(create: ClosedJaxpr, shardings: Any, compiler_options: dict | None = None) -> Any:
+def init_per_leaf(
+    create: ClosedJaxpr,
+    shardings: Any,
+    compiler_options: dict | None = None,
+    omitted: Collection[int] = (),
+) -> Any:
     """Computes `create`, with each array on its devices from the start.
 
     Args:
       create: a jaxpr without arguments.
       shardings: tree of NamedShardings for its outputs.
       compiler_options: options for each program.
+      omitted: the numbers of the leaves that are not computed, and are None instead.
     """
     shardings, tree = jax.tree.flatten(shardings)
 
@@ -46,7 +52,7 @@ def init_per_leaf(create: ClosedJaxpr, shardings: Any, compiler_options: dict | 
 
     alike = collections.defaultdict(list)
     made = dict[int, jax.Array]()
-    for part in _parts(create):
+    for part in _parts(create, omitted):
         # Variables are printed by their order, so that equal programs have equal texts.
         alike[str(part.program), *(shardings[i] for i in part.leaves)].append(part)
     with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:  # XLA compiles without the GIL
@@ -54,15 +60,17 @@ def init_per_leaf(create: ClosedJaxpr, shardings: Any, compiler_options: dict | 
     for program, parts in zip(programs, alike.values(), strict=True):
         for part in parts:
             made.update(zip(part.leaves, program(*part.constants), strict=True))
-    return jax.tree.unflatten(tree, [made[i] for i in range(len(shardings))])
+    return jax.tree.unflatten(tree, [made.get(i) for i in range(len(shardings))])
 
 
-def _parts(create: ClosedJaxpr) -> list[LeafProgram]:
-    """Splits a program into one per leaf; the outputs of a scan stay together."""
+def _parts(create: ClosedJaxpr, omitted: Collection[int]) -> list[LeafProgram]:
+    """Splits a program into one per leaf that is not omitted; outputs of a scan stay together."""
     jaxpr = create.jaxpr
     source = {var: eqn for eqn in jaxpr.eqns for var in eqn.outvars}
     together = collections.defaultdict[object, list[int]](list)
     for i, out in enumerate(jaxpr.outvars):
+        if i in omitted:
+            continue
         equations = _needed([out], source)
         scans = [id(eqn) for eqn in equations if len(eqn.outvars) > 1]
         if scans:

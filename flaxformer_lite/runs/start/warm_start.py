@@ -3,7 +3,8 @@
 import functools
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -33,11 +34,22 @@ from flaxformer_lite.types import Shaped
 LOG = logging.getLogger("flaxformer_lite")
 
 
-def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState], TrainState]:
-    """Builds a function that replaces an initial state's parameters by those of a directory.
+class Published(NamedTuple):
+    """The parameters of a directory.
 
-    The directory is one that `load_pretrained` reads. Each device reads only its own part; the
-    optimizer state is fresh.
+    Attributes:
+      paths: those of the parameters that it has.
+      replace_params: reads them into an initial state, whose own may be None.
+    """
+
+    paths: Collection[str]
+    replace_params: Callable[[TrainState], TrainState]
+
+
+def init_from_pretrained(program: Program, folder: str) -> Published:
+    """Opens the parameters of a directory that `load_pretrained` reads.
+
+    Each device reads only its own part; the optimizer state is fresh.
 
     Raises:
       ConfigError: there are no such weights, or they belong to a different model; names the fields
@@ -53,14 +65,16 @@ def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState]
         raise ConfigError(f"train.init_from={folder}: {error}") from None
     needed = flatten_dict(program.models.trained_params(program.target.params), sep="/")
     stored = _with_copies(cfg, stored, needed)
-    fresh = _new_of_head(program.cfg, folder, set(needed) - set(flatten_dict(stored, sep="/")))
+    published = flatten_dict(stored, sep="/")
+    fresh = _new_of_head(program.cfg, folder, set(needed) - set(published))
     if fresh:
         LOG.info("new: %s; all others are from %s", ", ".join(sorted(fresh)), folder)
 
     def warm_started(state: TrainState) -> TrainState:
         target = flatten_dict(program.target.params)
         params = flatten_dict(state.params)
-        for path, leaf in flatten_dict(stored).items():
+        for name, leaf in published.items():
+            path = tuple(name.split("/"))
             goal = target[path]
             params[path] = jax.make_array_from_callback(goal.shape, goal.sharding, leaf.read)
         # After the weights are in: some adapters begin with factors that are computed from them.
@@ -72,7 +86,7 @@ def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState]
         shardings = jax.tree.map(lambda x: x.sharding, program.target.params)
         return state.replace(params=program.models.split_offsets(unflatten_dict(params), shardings))
 
-    return warm_started
+    return Published(published.keys(), warm_started)
 
 
 def _open(cfg: ExperimentConfig, folder: str) -> tuple[nn.Module, dict]:
