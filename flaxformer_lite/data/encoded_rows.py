@@ -86,8 +86,15 @@ class LabelledRecords:
             picked.append(functools.reduce(operator.getitem, place, feature))
         return np.stack(picked)
 
-    def spans(self, texts: Sequence[str]) -> list[Spans]:
+    def token_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Tokenizes texts without special tokens."""
+        ids: list[list[int]] = []
+        for start in range(0, len(texts), BATCH):
+            ids += self.tokenizer.encode_batch(list(texts[start : start + BATCH]))
+        return ids
+
+    def spans(self, texts: Sequence[str]) -> list[Spans]:
+        """Tokenizes texts like `token_ids`, with the characters that each token stands for."""
         spans: list[Spans] = []
         for start in range(0, len(texts), BATCH):
             spans += self.tokenizer.encode_spans(list(texts[start : start + BATCH]))

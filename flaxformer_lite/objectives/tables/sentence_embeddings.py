@@ -189,11 +189,11 @@ class SentenceEmbeddings(Task):
         for texts in texts_of_rows:
             for position, text in enumerate(texts):
                 keys["query" if position == 0 else "document", text] = None
-        all_spans = reader.spans([prompts[task] + text for task, text in keys])
+        all_spans = reader.token_ids([prompts[task] + text for task, text in keys])
         framed_of = {}
         for (task, text), spans in zip(keys, all_spans, strict=True):
             limit = self.limit_of(task, reader.length)
-            framed_of[task, text] = reader.frame.join(spans, limit=limit)
+            framed_of[task, text] = reader.frame.join_ids(spans, limit=limit)
         made = []
         for i, (row, texts) in enumerate(zip(rows, texts_of_rows, strict=True)):
             absent = 2 + self.negatives - len(texts)
