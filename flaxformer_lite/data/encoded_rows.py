@@ -279,7 +279,9 @@ def made_by(objective: Task) -> list[str]:
     """Returns what the features of a row depend on besides the row: the task's fields and code."""
     digest = hashlib.sha256(_code().encode())
     for cls in type(objective).__mro__:
-        if cls.__module__.partition(".")[0] not in (registry.PACKAGE, *NO_FILE):
+        package, _, place = cls.__module__.partition(".")
+        is_hashed = package == registry.PACKAGE and place.partition(".")[0] in SOURCES
+        if package not in NO_FILE and not is_hashed:
             digest.update(Path(inspect.getfile(cls)).read_bytes())
     return [plugin_name(objective), to_config_dict(objective).to_json(), digest.hexdigest()]
 

@@ -312,26 +312,6 @@ class SentenceEmbeddings(Task):
         return f"{words} -> {float(feature.score):g}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class PairSimilarity(SentenceEmbeddings):
-    """Base class of objectives whose vectors are too large to be kept by evaluation.
-
-    `predictions` returns `similarity`, that of the first two texts of a row.
-    """
-
-    def scores(
-        self, predictions: Predictions, examples: np.ndarray, data: Dataset
-    ) -> dict[str, float]:
-        return {}
-
-    def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
-        """Returns for each row the `similarity` of its first two texts."""
-        return [{"similarity": float(value)} for value in predictions["similarity"]]
-
-    def baseline(self, data: Dataset, fitted: Json | None) -> Baseline | None:
-        return None
-
-
 def one_text_per_row(inputs: Arrays) -> dict[str, jax.Array]:
     """Reshapes inputs [B, C, T] to [B C, T]; packed ones stay as they are."""
     flat = {}
