@@ -34,6 +34,7 @@ FOLDERS = {
     "trackers": ("runs.trackers",),
     "readers": (),
     "tokenizers": (),
+    "tokenizer_files": (),
     "commands": (),
 }
 BASES = {  # the base class of each folder's plug-ins

@@ -86,8 +86,15 @@ class LabelledRecords:
             picked.append(functools.reduce(operator.getitem, place, feature))
         return np.stack(picked)
 
-    def spans(self, texts: Sequence[str]) -> list[Spans]:
+    def token_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Tokenizes texts without special tokens."""
+        ids: list[list[int]] = []
+        for start in range(0, len(texts), BATCH):
+            ids += self.tokenizer.encode_batch(list(texts[start : start + BATCH]))
+        return ids
+
+    def spans(self, texts: Sequence[str]) -> list[Spans]:
+        """Tokenizes texts like `token_ids`, with the characters that each token stands for."""
         spans: list[Spans] = []
         for start in range(0, len(texts), BATCH):
             spans += self.tokenizer.encode_spans(list(texts[start : start + BATCH]))
@@ -272,7 +279,9 @@ def made_by(objective: Task) -> list[str]:
     """Returns what the features of a row depend on besides the row: the task's fields and code."""
     digest = hashlib.sha256(_code().encode())
     for cls in type(objective).__mro__:
-        if cls.__module__.partition(".")[0] not in (registry.PACKAGE, *NO_FILE):
+        package, _, place = cls.__module__.partition(".")
+        is_hashed = package == registry.PACKAGE and place.partition(".")[0] in SOURCES
+        if package not in NO_FILE and not is_hashed:
             digest.update(Path(inspect.getfile(cls)).read_bytes())
     return [plugin_name(objective), to_config_dict(objective).to_json(), digest.hexdigest()]
 

@@ -34,7 +34,7 @@ from flaxformer_lite.data.scan import RoleRow, Scan, count_shared, scan_table
 from flaxformer_lite.data.split import SPLITS
 from flaxformer_lite.data.table import Table
 from flaxformer_lite.objectives.tables.task import Task
-from flaxformer_lite.runtime import progress
+from flaxformer_lite.runtime import garbage, progress
 from flaxformer_lite.storage import content_cache
 from flaxformer_lite.text import tokenizer_training
 from flaxformer_lite.text.tokenizer import Tokenizer
@@ -45,6 +45,7 @@ MOST_DROPPED = 5  # dropped rows that it names
 SAMPLED = 1 << 12  # number of rows by which the characters of a table are estimated
 
 
+@garbage.skip_old_objects()
 def open_labelled(
     cfg: DataConfig, objective: Task, skeleton: str, labels: tuple[str, ...] = (), *, types: int = 2
 ) -> tuple[Task, dict[str, LabelledRecords], list[tuple[str, str]]]:
@@ -140,6 +141,7 @@ def _fitted(
     return from_config_dict(type(objective), values, where="objective")
 
 
+@garbage.skip_old_objects()
 def open_rows(
     path: str,
     cfg: DataConfig,

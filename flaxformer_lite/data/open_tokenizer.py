@@ -26,7 +26,7 @@ def open_tokenizer(
 
     def choose(names: list[str]) -> list[str]:
         """Selects the files of a folder to download."""
-        read = (*tokenizer.FILES, *older_files.READ, folder_rules.SENTENCES)
+        read = (*tokenizer.FILES, *older_files.list_files(), folder_rules.SENTENCES)
         return [name for name in read if name in names]
 
     local = fetch.on_disk(path, choose)

@@ -1,7 +1,7 @@
 """A pass over the rows of a table: finds missing labels and texts, and hashes the inputs."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,9 @@ import numpy as np
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import stored
 from flaxformer_lite.data.digests import digest_of
-from flaxformer_lite.data.split import hash_of, split_of
+from flaxformer_lite.data.split import hash_of, split_rows
 from flaxformer_lite.data.table import Table
-from flaxformer_lite.objectives.tables.task import Task
+from flaxformer_lite.objectives.tables.task import Column, Task
 from flaxformer_lite.runtime import progress
 from flaxformer_lite.storage import content_cache
 
@@ -38,22 +38,19 @@ class RoleRows(stored.LazyRows):
 
 
 def role_row(row: stored.TableRow, names: dict[str, str | None]) -> RoleRow:
-    """Returns the values of a row by role, None for roles that the table lacks."""
+    """Returns the values of a row by role, None for roles that the table lacks.
+
+    A name `column.key` is the value of a key where the column holds objects.
+    """
     values: RoleRow = {}
     for role, name in names.items():
-        values[role] = None
-        if name is not None:
-            values[role] = value_of(row, name)
+        if name in row or name is None:
+            values[role] = row.get(name)
+        else:
+            column, _, key = name.partition(".")
+            inner = row.get(column)
+            values[role] = inner.get(key) if isinstance(inner, dict) else None
     return values
-
-
-def value_of(row: stored.TableRow, name: str) -> Any:
-    """Returns the value of a column, or of `column.key` where it holds objects."""
-    if name in row:
-        return row[name]
-    column, _, key = name.partition(".")
-    inner = row.get(column)
-    return inner.get(key) if isinstance(inner, dict) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,45 +174,58 @@ def scan_table(
 
 def _pass(read: Table, rows: Sequence[RoleRow], task: Task, fraction: float, drops: bool) -> Scan:
     hashes = np.zeros(len(rows), np.uint64)
+    sizes = np.zeros(len(rows), np.int64)
     complete = np.ones(len(rows), np.bool_)
     lacking: dict[str, list[int]] = {}
     blank: dict[str, list[int]] = {}
-    as_text = json.JSONEncoder(default=str).encode
     inputs = [column for column in task.columns if not column.predicted]
     needed = [column for column in task.columns if not column.optional]
-
-    def documents() -> Iterator[tuple[str]]:
-        for index, row in enumerate(rows):
-            for column in needed:
-                value = row[column.role]
-                if task.is_missing(column.role, value):
+    for first, batch in stored.batches_of(rows):
+        for column in needed:
+            role = column.role
+            values = [row[role] for row in batch]
+            for at in task.odd_values(values):
+                value = values[at]
+                if task.is_missing(role, value):
                     problems = lacking
                 elif not column.predicted and isinstance(value, str) and task.is_blank(value):
                     problems = blank
                 else:
                     continue
-                complete[index] = False
-                _count(problems, column.role, index)
-            values = []
-            for column in inputs:
-                if not column.later or row[column.role] is not None:
-                    values.append(row[column.role])
-            document = (as_text(values),)
-            hashes[index] = hash_of(document)
-            if complete[index] or not drops:
-                yield document
-
+                complete[first + at] = False
+                _count(problems, role, first + at)
+        documents = _documents(batch, inputs)
+        last = first + len(batch)
+        hashes[first:last] = [hash_of((document,)) for document in documents]
+        sizes[first:last] = list(map(len, documents))
+    below = -1
     if fraction:
-        split = split_of(documents(), fraction, read.where, uncut=True)
-        below = -1 if split.below is None else split.below
-    else:
-        below = -1
-        # The pass itself, as nothing else reads the documents.
-        for _ in documents():
-            pass
+        counted = complete if drops else slice(None)
+        below = split_rows(hashes[counted], sizes[counted], fraction, read.where)
     if not drops:
         complete[:] = True
-    return Scan(hashes, complete, below, lacking, blank)
+    return Scan(hashes, complete, below, _by_first_row(lacking), _by_first_row(blank))
+
+
+def _documents(rows: Sequence[RoleRow], inputs: Sequence[Column]) -> list[str]:
+    """Returns the inputs of each row as JSON, whose hash decides its split."""
+    as_text = json.JSONEncoder(default=str).encode
+    documents = []
+    for row in rows:
+        values = []
+        for column in inputs:
+            value = row[column.role]
+            if value is not None:
+                values.append(as_text(value))
+            elif not column.later:
+                values.append("null")
+        documents.append(f"[{', '.join(values)}]")
+    return documents
+
+
+def _by_first_row(problems: dict[str, list[int]]) -> dict[str, list[int]]:
+    """Orders roles by the first row that has the problem."""
+    return dict(sorted(problems.items(), key=lambda item: item[1][1]))
 
 
 def _count(problems: dict[str, list[int]], role: str, index: int) -> None:

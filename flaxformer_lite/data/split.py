@@ -5,9 +5,10 @@ It is decided by the text itself, so it is the same on all machines and in all r
 
 import collections
 import hashlib
-import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+
+import numpy as np
 
 from flaxformer_lite.config import ConfigError
 
@@ -53,16 +54,13 @@ class Split:
         return "train"
 
 
-def split_of(
-    documents: Iterable[Document], fraction: float, where: str, *, uncut: bool = False
-) -> Split:
+def split_of(documents: Iterable[Document], fraction: float, where: str) -> Split:
     """Decides how to split the documents, in one pass over them.
 
     Args:
       documents: read once, and not kept.
       fraction: share of the text to hold out; 0 and 1 are exact.
       where: the field and value to name in errors.
-      uncut: whether documents must not be cut, because they have labels.
 
     Raises:
       ConfigError: there is no text, or too little for both splits.
@@ -94,33 +92,86 @@ def split_of(
         texts = len(document)
     if not sizes:
         raise ConfigError(f"{where}: contains no text, only whitespace.")
-    cuts = texts == 1 and not uncut
+    cuts = texts == 1
     target = fraction * total
     if cuts and len(sizes) * fraction < 1:
         if longest < 2 / fraction:
             way = "give more text or raise data.eval_fraction"
             raise ConfigError(f"{where}: too little text to hold out {fraction:.0%} of it; {way}.")
         return Split(fraction, None, total)
-    if len(sizes) < 2:
+    hash_K = np.array(sorted(sizes), np.uint64)
+    size_K = np.array([sizes[number] for number in hash_K.tolist()])
+    enough = texts > 1 or len(sizes) * fraction >= ENOUGH
+    threshold, is_near = _threshold(hash_K, size_K, low, target, fraction, where, enough)
+    if cuts and not is_near and target / FAR <= tails <= target * FAR:
+        return Split(fraction, None, total)
+    return Split(fraction, threshold, total)
+
+
+def split_rows(hash_N: np.ndarray, size_N: np.ndarray, fraction: float, where: str) -> int:
+    """Decides how to split the rows of a table, by their hashes only.
+
+    Args:
+      hash_N: their hashes, uint64.
+      size_N: their sizes in characters.
+      fraction: share of the characters to hold out.
+      where: the field and value to name in errors.
+
+    Returns:
+      The threshold: rows with a hash of at most this are held out.
+
+    Raises:
+      ConfigError: there are not two different rows.
+    """
+    if not len(hash_N):
+        raise ConfigError(f"{where}: contains no text, only whitespace.")
+    hash_K, place_N = np.unique(hash_N, return_inverse=True)
+    size_K = np.bincount(place_N, weights=size_N)
+    low = int(size_N[hash_N <= np.uint64(int(fraction * 2**64))].sum())
+    enough = len(hash_K) * fraction >= ENOUGH
+    target = fraction * int(size_N.sum())
+    return _threshold(hash_K, size_K, low, target, fraction, where, enough)[0]
+
+
+def _threshold(
+    hash_K: np.ndarray,
+    size_K: np.ndarray,
+    low: int,
+    target: float,
+    fraction: float,
+    where: str,
+    enough: bool,
+) -> tuple[int, bool]:
+    """Returns a threshold of hashes, and whether it is the fraction of all hashes.
+
+    It is if this holds out about the target; else it is the hash that comes nearest.
+
+    Args:
+      hash_K: different hashes in order, of which MANY stand for more.
+      size_K: the characters of the documents with each.
+      low: the characters of documents with a hash up to the fraction of all.
+      target: characters to hold out.
+      fraction: their share.
+      where: the field and value to name in errors.
+      enough: whether there are enough documents for their hashes to decide.
+    """
+    if len(hash_K) < 2:
         raise ConfigError(
             f"{where}: all documents are the same; needs at least two different ones, to hold one"
             " out."
         )
-    ordered = sorted(sizes)
-    if len(sizes) < MANY:
+    threshold = int(fraction * 2**64)
+    is_small = len(hash_K) < MANY
+    if is_small:
         # At least one document on each side.
-        threshold = min(max(threshold, ordered[0]), ordered[-1] - 1)
-        low = sum(sizes[number] for number in ordered if number <= threshold)
-    holds_enough = texts > 1 or len(sizes) * fraction >= ENOUGH
-    if holds_enough and target / FAR <= low <= target * FAR:
-        return Split(fraction, threshold, total)
-    if cuts and target / FAR <= tails <= target * FAR:
-        return Split(fraction, None, total)
-    if len(sizes) < MANY:
-        held = itertools.accumulate(sizes[number] for number in ordered[:-1])
-        nearest = min(zip(held, ordered, strict=False), key=lambda pair: abs(pair[0] - target))
-        threshold = nearest[1]
-    return Split(fraction, threshold, total)
+        threshold = min(max(threshold, int(hash_K[0])), int(hash_K[-1]) - 1)
+        low = int(size_K[hash_K <= np.uint64(threshold)].sum())
+    if enough and target / FAR <= low <= target * FAR:
+        return threshold, True
+    if is_small:
+        gap_K = np.abs(np.cumsum(size_K)[:-1] - target)
+        threshold = int(hash_K[gap_K.argmin()])
+    return threshold, False
 
 
 def hash_of(document: Document) -> int:

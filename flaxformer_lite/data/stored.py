@@ -1,14 +1,16 @@
 """The rows of a large table in memory-mapped files.
 
 They lie in folders of `content_cache.folder`, as tokenized text does, so they take no memory and
-are made once. A row is a JSON object and a comma, between two offsets. JSON rather than pickle, as
-a cache may be shared with others, and nothing that they write may run here.
+are made once. A block of rows is a JSON list of objects: one call for many rows takes a third of
+the time of a call for each. JSON rather than pickle, as a cache may be shared with others, and
+nothing that they write may run here.
 """
 
 import abc
 import base64
 import datetime
 import decimal
+import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -20,7 +22,9 @@ from numpy.typing import DTypeLike
 from flaxformer_lite.files.read import Json
 
 CHUNK = 1 << 12  # rows that are read at a time
-HELD = 1 << 26  # bytes of rows that are read at a time, if one has no more
+HELD = 1 << 26  # characters of rows that are read at a time, if one has no more
+BLOCK = 1 << 8  # most rows of a block, all of which are read for one of them
+BLOCK_SIZE = 1 << 20  # characters that end a block
 IN_MEMORY = 1 << 16  # bytes of a file that is read instead of mapped, so that it is not kept open
 EXACT = "\0type"  # the key that marks a value that JSON does not have
 TableRow = dict[str, Any]  # the values of a row by column
@@ -79,8 +83,17 @@ class LazyRows(Sequence[TableRow]):
         return self.take(np.array([chosen]))[0]
 
     def __iter__(self) -> Iterator[TableRow]:
-        for begin in range(0, len(self), self.chunk):  # faster than one row at a time
-            yield from self[begin : begin + self.chunk]
+        for _, rows in batches_of(self):  # faster than one row at a time
+            yield from rows
+
+
+def batches_of(rows: Sequence[Any]) -> Iterator[tuple[int, Sequence[Any]]]:
+    """Yields the rows of a table a few at a time, each time with the number of the first."""
+    step = CHUNK
+    if isinstance(rows, LazyRows):
+        step = rows.chunk
+    for first in range(0, len(rows), step):
+        yield first, rows[first : first + step]
 
 
 class StoredRows(LazyRows):
@@ -88,19 +101,30 @@ class StoredRows(LazyRows):
 
     def __init__(self, folder: Path):
         self._text = map_numbers(folder / "rows", np.uint8).data
-        self._offsets = map_numbers(folder / "rows.offsets", np.int64)
-        widest = int(np.diff(self._offsets).max(initial=1))
-        self.chunk = min(CHUNK, max(1, HELD // widest))
+        blocks = map_numbers(folder / "rows.blocks", np.int64).reshape(-1, 3)
+        self._starts, self._offsets, widest = blocks.T
+        self.chunk = min(CHUNK, max(1, HELD // int(widest.max())))
+        self._last: tuple[int, list[TableRow]] = (-1, [])  # the number and rows of a block
 
     def __len__(self) -> int:
-        return len(self._offsets) - 1
+        return int(self._starts[-1])
 
     def take(self, numbers: np.ndarray) -> list[TableRow]:
-        begins = self._offsets[numbers].tolist()
-        ends = self._offsets[numbers + 1].tolist()
-        pieces = [self._text[begin:end] for begin, end in zip(begins, ends, strict=True)]
-        text = b"".join(pieces).removesuffix(b",").decode("utf-8", "surrogatepass")
-        return _DECODER.decode(f"[{text}]")
+        blocks = np.searchsorted(self._starts, numbers, side="right") - 1
+        places = numbers - self._starts[blocks]
+        rows = []
+        last, block = self._last
+        for number, place in zip(blocks.tolist(), places.tolist(), strict=True):
+            if number != last:
+                block = self._read(number)
+                last = number
+            rows.append(block[place])
+        self._last = last, block
+        return rows
+
+    def _read(self, block: int) -> list[TableRow]:
+        begin, end = self._offsets[block : block + 2].tolist()
+        return _DECODER.decode(bytes(self._text[begin:end]).decode("utf-8", "surrogatepass"))
 
 
 class TakenRows(LazyRows):
@@ -125,15 +149,46 @@ def write_rows(folder: Path, rows: Iterable[TableRow]) -> tuple[str, ...]:
       Unstorable: a value has a type that cannot be written exactly.
     """
     columns: dict[str, None] = {}
-    end = np.zeros(1, np.int64)
-    with (folder / "rows").open("wb") as file, (folder / "rows.offsets").open("wb") as offsets:
-        offsets.write(end.tobytes())
-        for row in rows:
-            columns.update(dict.fromkeys(row))
+    count = 0
+    with (folder / "rows").open("wb") as file, (folder / "rows.blocks").open("wb") as blocks:
+        blocks.write(np.array([0, 0, 1], np.int64).tobytes())
+        for block, widest in _blocks(rows):
+            columns.update(dict.fromkeys(itertools.chain.from_iterable(block)))
             # Python's texts from JSON may hold half of a character, a surrogate.
-            end += file.write(f"{_ENCODER.encode(row)},".encode("utf-8", "surrogatepass"))
-            offsets.write(end.tobytes())
+            file.write(_ENCODER.encode(block).encode("utf-8", "surrogatepass"))
+            count += len(block)
+            blocks.write(np.array([count, file.tell(), widest], np.int64).tobytes())
     return tuple(columns)
+
+
+def _blocks(rows: Iterable[TableRow]) -> Iterator[tuple[list[TableRow], int]]:
+    """Yields blocks of rows with the characters of their longest row."""
+    block: list[TableRow] = []
+    size = 0
+    widest = 0
+    for row in rows:
+        width = _count_characters(row)
+        block.append(row)
+        size += width
+        widest = max(widest, width)
+        if len(block) == BLOCK or size >= BLOCK_SIZE:
+            yield block, widest
+            block = []
+            size = 0
+            widest = 0
+    if block:
+        yield block, widest
+
+
+def _count_characters(value: object) -> int:
+    """Returns about how many characters a value has as JSON."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(map(_count_characters, value.values()))
+    if isinstance(value, (list, tuple)):
+        return sum(map(_count_characters, value))
+    return 8
 
 
 def _mark_type(value: object) -> Json:

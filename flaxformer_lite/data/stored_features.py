@@ -1,24 +1,21 @@
 """The features of a task in memory-mapped files.
 
 A feature is a tree of tuples and lists with arrays and plain values as leaves. Features are written
-in blocks of one form. Of each leaf, a block holds the values of all its features as one array, so
-that the labels of a million features are read at once, and numbers take no more bytes than they
-need. The arrays stand one after another in the file `features`, `features.json` says what they are,
-and `positions` is the place of each feature among those of all blocks.
+in blocks, a column at a time: the values that stand at one place of the tree in all features of the
+block become one array, so that the labels of a million features are read at once, and numbers take
+no more bytes than they need. The arrays stand one after another in the file `features`, and
+`features.json` says what they are.
 """
 
 import bisect
-import functools
 import itertools
 import json
-import operator
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from flaxformer_lite.data.stored import Unstorable, map_numbers
@@ -30,40 +27,61 @@ PLAIN = (str, int, float, bool, type(None))
 TREES = {"tuple": tuple, "list": list}
 
 
-@dataclass(frozen=True, eq=False)
-class Leaf:
-    """The form of a leaf in all features that have it; `_leaf` makes one."""
-
-    kind: str  # array, plain (a number of Python) or json (a text, or a list of plain values)
-    dtype: np.dtype
-    shape: tuple[int, ...] | None  # None: one axis, of any length
-
-
-@functools.cache  # so that equal ones are the same, and features are soon sorted by their leaves
-def _leaf(kind: str, dtype: np.dtype, shape: tuple[int, ...] | None = ()) -> Leaf:
-    return Leaf(kind, dtype, shape)
-
-
 @dataclass
-class _Column:
-    """The values of a leaf in the features of a block."""
+class _Numbers:
+    """Numbers of Python, or arrays of one dtype, in the features of a block."""
 
-    leaf: Leaf
     values: np.ndarray
-    offsets: np.ndarray | None  # of each value, if their lengths differ
+    offsets: np.ndarray | None  # of each array, if their lengths differ
+    dtype: np.dtype
+    is_plain: bool  # whether they are numbers of Python
 
     def read(self, at: int) -> Any:
-        leaf = self.leaf
         if self.offsets is None:
             value = self.values[at]
         else:
             value = self.values[self.offsets[at] : self.offsets[at + 1]]
-        if leaf.kind == "json":
-            return json.loads(value.tobytes())
-        value = value.astype(leaf.dtype)  # a copy, which may be changed
-        if leaf.kind == "plain":
+        value = value.astype(self.dtype)  # a copy, which may be changed
+        if self.is_plain:
             return value.item()
         return value
+
+
+@dataclass
+class _Texts:
+    """Texts, None, or lists of plain values, as JSON."""
+
+    values: np.ndarray  # bytes
+    offsets: np.ndarray
+
+    def read(self, at: int) -> Any:
+        return json.loads(self.values[self.offsets[at] : self.offsets[at + 1]].tobytes())
+
+
+@dataclass
+class _Tuples:
+    """Tuples, named tuples or lists of one length, each place of which is a column."""
+
+    make: Callable[[Iterable], Any]
+    columns: "list[_Column]"
+
+    def read(self, at: int) -> Any:
+        return self.make([column.read(at) for column in self.columns])
+
+
+@dataclass
+class _Mixed:
+    """Values of several forms, each of which is a column."""
+
+    form_of: np.ndarray  # of each value, the number of its column
+    place: np.ndarray  # and its place there
+    columns: "list[_Column]"
+
+    def read(self, at: int) -> Any:
+        return self.columns[self.form_of[at]].read(int(self.place[at]))
+
+
+_Column = _Numbers | _Texts | _Tuples | _Mixed
 
 
 class StoredFeatures(Sequence):
@@ -79,22 +97,21 @@ class StoredFeatures(Sequence):
         described = json.loads((folder / "features.json").read_text())
         self.folder = folder
         self._bytes = map_numbers(folder / "features", np.uint8)
-        self._positions = map_numbers(folder / "positions", np.int64)
-        self._forms = [_tree_from_json(form) for form in described["forms"]]
+        self._makers = [_maker(name, fields) for name, fields in described["classes"]]
         self._blocks = described["blocks"]
         counts = [block["count"] for block in self._blocks]
         self._starts = list(itertools.accumulate(counts, initial=0))
         # Opened when first read, as a view of a mapped file costs more than a number.
-        self._opened: dict[int, tuple[Any, list[_Column]]] = {}
+        self._opened: dict[int, _Column] = {}
 
     def __len__(self) -> int:
-        return len(self._positions)
+        return self._starts[-1]
 
     def __getitem__(self, index: int | slice) -> Any:
-        positions = self._positions[index]
-        if isinstance(index, slice):
-            return list(map(self._read, positions.tolist()))
-        return self._read(int(positions))
+        chosen = range(len(self))[index]
+        if isinstance(chosen, range):
+            return list(map(self._read, chosen))
+        return self._read(chosen)
 
     def column(self, *path: int) -> np.ndarray:
         """Returns the number or array at a path in the tuples, of all features at once.
@@ -104,30 +121,45 @@ class StoredFeatures(Sequence):
         """
         parts = []
         for number in range(len(self._blocks)):
-            tree, columns = self._open(number)
-            leaf = functools.reduce(operator.getitem, path, tree.unflatten(columns))
-            if not isinstance(leaf, _Column) or leaf.offsets is not None:
+            column = self._open(number)
+            for place in path:
+                if isinstance(column, _Tuples):
+                    column = column.columns[place]
+            if not isinstance(column, _Numbers) or column.offsets is not None:
                 raise Unstorable(f"no number or array of one shape at {path}")
-            parts.append(leaf.values.astype(leaf.leaf.dtype))
-        return np.concatenate(parts)[self._positions]
+            parts.append(column.values.astype(column.dtype))
+        return np.concatenate(parts)
 
-    def _read(self, position: int) -> Any:
-        number = bisect.bisect_right(self._starts, position) - 1
-        tree, columns = self._open(number)
-        at = position - self._starts[number]
-        return tree.unflatten([column.read(at) for column in columns])
+    def _read(self, index: int) -> Any:
+        number = bisect.bisect_right(self._starts, index) - 1
+        return self._open(number).read(index - self._starts[number])
 
-    def _open(self, number: int) -> tuple[Any, list[_Column]]:
-        """Returns the tree of the features of a block, and its arrays."""
+    def _open(self, number: int) -> _Column:
+        """Returns the column of whole features of a block."""
         if number not in self._opened:
-            block = self._blocks[number]
-            leaves, tree = jax.tree.flatten(self._forms[block["form"]])
-            columns = []
-            for leaf, (values, offsets) in zip(leaves, block["columns"], strict=True):
-                array = self._array(*values).reshape(-1, *(leaf.shape or ()))
-                columns.append(_Column(leaf, array, offsets and self._array(*offsets)))
-            self._opened[number] = tree, columns
+            self._opened[number] = self._column(self._blocks[number]["column"])
         return self._opened[number]
+
+    def _column(self, described: Json) -> _Column:
+        columns = list(map(self._column, described.get("columns", ())))
+        arrays = {}
+        for name in ("values", "offsets", "form_of"):
+            arrays[name] = None
+            if described.get(name) is not None:
+                arrays[name] = self._array(*described[name])
+        if "class" in described:
+            return _Tuples(self._makers[described["class"]], columns)
+        if "form_of" in described:
+            place = np.zeros(len(arrays["form_of"]), np.int64)
+            for form in range(len(columns)):
+                is_form = arrays["form_of"] == form
+                place[is_form] = np.arange(is_form.sum())
+            return _Mixed(arrays["form_of"], place, columns)
+        if "dtype" not in described:
+            return _Texts(arrays["values"], arrays["offsets"])
+        values = arrays["values"].reshape(-1, *described["shape"])
+        dtype = np.dtype(described["dtype"])
+        return _Numbers(values, arrays["offsets"], dtype, described["plain"])
 
     def _array(self, dtype: str, start: int, count: int) -> np.ndarray:
         kind = np.dtype(dtype)
@@ -140,11 +172,12 @@ class FeatureWriter:
     def __init__(self, folder: Path):
         self._folder = folder
         self._file = (folder / "features").open("wb")
-        self._positions = (folder / "positions").open("wb")
-        self._count = 0
-        self._numbers: dict[tuple, int] = {}
-        self._forms: list[Json] = []
+        self._classes: dict[tuple[str, int], int] = {}
         self._blocks: list[Json] = []
+        # Arrays of this block that need not be written again: the start and the end of tokens have
+        # the same offsets, for example.
+        self._written: dict[tuple[str, bytes], list] = {}
+        self._columns = 0  # of this block
 
     def add(self, features: Sequence[Any]) -> None:
         """Appends features.
@@ -153,89 +186,103 @@ class FeatureWriter:
           Unstorable: a value in one of them is neither an array nor plain, or they have more
             arrays than MOST_COLUMNS.
         """
-        groups: dict[tuple, list[tuple]] = {}
-        for at, feature in enumerate(features):
-            values, tree = jax.tree.flatten(feature, is_leaf=_is_json)
-            groups.setdefault((tree, *map(_leaf_of, values)), []).append((at, *values))
-        if sum(len(leaves) for _, *leaves in groups) > MOST_COLUMNS:
-            raise Unstorable("features of too many arrays")
-        positions = np.zeros(len(features), np.int64)
-        written: dict[tuple[str, bytes], list] = {}
-        for form, members in groups.items():
-            places, *values_by_leaf = zip(*members, strict=True)
-            positions[list(places)] = self._count + np.arange(len(places))
-            self._count += len(places)
+        self._written = {}
+        self._columns = 0
+        if features:
+            self._blocks.append({"count": len(features), "column": self._column(features)})
+
+    def _column(self, values: Sequence[Any]) -> Json:
+        """Writes what stands at one place of the features, and returns its description."""
+        forms = list(map(_form_of, values))
+        numbers = {form: number for number, form in enumerate(dict.fromkeys(forms))}
+        if len(numbers) > 1:
             columns = []
-            for leaf, group in zip(form[1:], values_by_leaf, strict=True):
-                array, offsets = _joined(leaf, group)
-                columns.append([self._write(array, written), self._write(offsets, written)])
-            block = {"form": self._number(form), "count": len(places), "columns": columns}
-            self._blocks.append(block)
-        self._positions.write(positions.tobytes())
+            for form in numbers:
+                members = [value for value, its in zip(values, forms, strict=True) if its == form]
+                columns.append(self._column(members))
+            form_of = np.array([numbers[form] for form in forms])
+            return {"form_of": self._write(form_of), "columns": columns}
+        kind, *form = forms[0]
+        if issubclass(kind, (tuple, list)) and form:
+            columns = [self._column(column) for column in zip(*values, strict=True)]
+            return {"class": self._number(values[0]), "columns": columns}
+        self._columns += 1
+        if self._columns > MOST_COLUMNS:
+            raise Unstorable("features of too many arrays")
+        if not form:
+            values = [np.frombuffer(json.dumps(value).encode(), np.uint8) for value in values]
+            return self._joined(values)
+        dtype, shape = form
+        described = {"dtype": dtype.str, "plain": kind in PLAIN, "shape": shape or ()}
+        if shape is None:
+            return described | self._joined(values)
+        try:
+            return described | {"values": self._write(np.asarray(values, dtype))}
+        except OverflowError:
+            raise Unstorable("a whole number of more than 64 bits") from None
 
-    def _number(self, form: tuple) -> int:
-        if form not in self._numbers:
-            tree, *leaves = form
-            self._forms.append(_tree_to_json(tree.unflatten(leaves)))
-            self._numbers[form] = len(self._numbers)
-        return self._numbers[form]
+    def _joined(self, arrays: Sequence[np.ndarray]) -> Json:
+        """Writes arrays of different lengths as one, and where each begins."""
+        offsets = np.cumsum([0, *map(len, arrays)])
+        return {"values": self._write(np.concatenate(arrays)), "offsets": self._write(offsets)}
 
-    def _write(self, array: np.ndarray | None, written: dict[tuple, list]) -> list | None:
-        """Writes an array in as few bytes as hold its numbers, and returns where it is.
+    def _number(self, value: Any) -> int:
+        """Returns the number of the class of a tuple, list or named tuple.
 
-        Args:
-          array: of any shape.
-          written: those that need not be written again; ids and their types have the same offsets,
-            for example.
+        Raises:
+          Unstorable: it is of another class.
         """
-        if array is None:
-            return None
+        kind = type(value)
+        name = kind.__name__
+        fields = 0
+        if kind not in TREES.values():
+            name = f"{kind.__module__}:{kind.__qualname__}"
+            fields = len(value)
+            if not hasattr(value, "_fields") or "<" in name:
+                raise Unstorable(f"a {kind.__name__}")
+        return self._classes.setdefault((name, fields), len(self._classes))
+
+    def _write(self, array: np.ndarray) -> list:
+        """Writes an array in as few bytes as hold its numbers, and returns where it is."""
         array = array.astype(_narrowest(array))
         content = array.tobytes()
         key = array.dtype.str, content
-        if key not in written:
-            written[key] = [array.dtype.str, self._file.tell(), array.size]
+        if key not in self._written:
+            self._written[key] = [array.dtype.str, self._file.tell(), array.size]
             self._file.write(content + b"\0" * (-len(content) % ALIGNED))
-        return written[key]
+        return self._written[key]
 
     def __enter__(self) -> "FeatureWriter":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self._file.close()
-        self._positions.close()
         if kind is None:
-            described = {"forms": self._forms, "blocks": self._blocks}
+            described = {"classes": list(self._classes), "blocks": self._blocks}
             (self._folder / "features.json").write_text(json.dumps(described))
 
 
-def _is_json(value: Any) -> bool:
-    return type(value) is list and all(type(item) in PLAIN for item in value)
+def _form_of(value: Any) -> tuple:
+    """Returns what values of one column have in common.
 
+    It is their class; the length of a tuple; the dtype and shape of a number or array, None for one
+    axis of any length.
 
-def _leaf_of(value: Any) -> Leaf:
+    Raises:
+      Unstorable: the value is neither an array nor plain.
+    """
     kind = type(value)
-    if kind is np.ndarray and value.ndim == 1 and value.dtype.kind in "biuf":
-        return _leaf("array", value.dtype, None)
-    if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biuf":
-        return _leaf("array", value.dtype, value.shape)
     if kind in (int, float, bool):
-        return _leaf("plain", np.dtype(kind))
-    if kind is str or kind is list:
-        return _leaf("json", np.dtype(np.uint8), None)
+        return kind, np.dtype(kind), ()
+    if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biuf":
+        if value.ndim == 1:
+            return kind, value.dtype, None
+        return kind, value.dtype, value.shape
+    if kind in PLAIN or (kind is list and all(type(item) in PLAIN for item in value)):
+        return (kind,)
+    if isinstance(value, (tuple, list)):
+        return kind, len(value)
     raise Unstorable(f"a {kind.__name__}")
-
-
-def _joined(leaf: Leaf, values: Sequence[Any]) -> tuple[np.ndarray, np.ndarray | None]:
-    """Returns values of a leaf as one array, and where each begins if their lengths differ."""
-    if leaf.shape is not None:
-        try:
-            return np.asarray(values, leaf.dtype), None
-        except OverflowError:
-            raise Unstorable("a whole number of more than 64 bits") from None
-    if leaf.kind == "json":
-        values = [np.frombuffer(json.dumps(value).encode(), np.uint8) for value in values]
-    return np.concatenate(values), np.cumsum([0, *map(len, values)])
 
 
 def _narrowest(array: np.ndarray) -> np.dtype:
@@ -249,44 +296,13 @@ def _narrowest(array: np.ndarray) -> np.dtype:
     return np.min_scalar_type(min(lowest, ~highest))  # the least number of as many bits
 
 
-def _tree_to_json(tree: Any) -> Any:
-    """Returns a tree of leaves as JSON.
-
-    Raises:
-      Unstorable: a part of it is of another class than tuples, lists and named tuples.
-    """
-    if tree is None:
-        return None
-    if isinstance(tree, Leaf):
-        return {"leaf": [tree.kind, tree.dtype.str, tree.shape]}
-    kind = type(tree)
-    name = kind.__name__
-    if kind not in TREES.values():
-        name = f"{kind.__module__}:{kind.__qualname__}"
-        if not hasattr(tree, "_fields") or "<" in name:
-            raise Unstorable(f"a {kind.__name__}")
-    return {"class": name, "of": list(map(_tree_to_json, tree))}
-
-
-def _tree_from_json(tree: Any) -> Any:
-    if tree is None:
-        return None
-    if "leaf" in tree:
-        kind, dtype, shape = tree["leaf"]
-        if shape is not None:
-            shape = tuple(shape)
-        return _leaf(kind, np.dtype(dtype), shape)
-    parts = list(map(_tree_from_json, tree["of"]))
-    if tree["class"] in TREES:
-        return TREES[tree["class"]](parts)
-    return _named_tuple(tree["class"], len(parts))(*parts)
-
-
-def _named_tuple(name: str, fields: int) -> Any:
-    """Returns a class of named tuples whose module the program has imported.
+def _maker(name: str, fields: int) -> Callable[[Iterable], Any]:
+    """Returns what makes a tuple, a list or a named tuple whose module the program has imported.
 
     Nothing is imported, as a cache may be shared with others, who write its names.
     """
+    if name in TREES:
+        return TREES[name]
     module, _, path = name.partition(":")
     cls: Any = sys.modules.get(module)
     for part in path.split("."):
@@ -294,4 +310,4 @@ def _named_tuple(name: str, fields: int) -> Any:
     is_tuple = isinstance(cls, type) and issubclass(cls, tuple)
     if not is_tuple or len(getattr(cls, "_fields", ())) != fields:
         raise Unstorable(f"{name} is not a named tuple of {fields} fields that was imported")
-    return cls
+    return lambda values: cls(*values)

@@ -95,7 +95,14 @@ class TokenRow(Protocol):
     def ids(self) -> np.ndarray: ...
 
     @property
-    def types(self) -> np.ndarray: ...
+    def second(self) -> int: ...
+
+    @property
+    def cut(self) -> int: ...
+
+
+class TokenSpans(TokenRow, Protocol):
+    """Such a row with the characters that each token stands for."""
 
     @property
     def part(self) -> np.ndarray: ...
@@ -105,9 +112,6 @@ class TokenRow(Protocol):
 
     @property
     def end(self) -> np.ndarray: ...
-
-    @property
-    def cut(self) -> int: ...
 
 
 class ReadTable(Protocol):
@@ -120,7 +124,7 @@ class ReadTable(Protocol):
 class TableRecords(Records, Protocol):
     """The examples of a table's rows (data/encoded_rows.py), and what tasks encode them with.
 
-    `frame` joins `spans`, texts without special tokens, to rows with them.
+    `frame` joins texts without special tokens to rows with them: their `token_ids`, or `spans`.
     """
 
     @property
@@ -151,6 +155,8 @@ class TableRecords(Records, Protocol):
     def first(self) -> int: ...
 
     def column(self, *place: int) -> np.ndarray: ...
+
+    def token_ids(self, texts: Sequence[str]) -> Sequence[list[int]]: ...
 
     def spans(self, texts: Sequence[str]) -> Sequence[Spans]: ...
 
@@ -227,7 +233,7 @@ def encoder_decoder(
 
 
 def pad_row(row: TokenRow, records: TableRecords) -> dict[str, np.ndarray]:
-    """Pads a `Framed` row to the inputs of a model, each [T] int32.
+    """Pads a row to the inputs of a model, each [T] int32.
 
     There are token types only where the frame has a second one.
     """
@@ -239,7 +245,7 @@ def pad_row(row: TokenRow, records: TableRecords) -> dict[str, np.ndarray]:
     mask[:size] = 1
     inputs = {"input_ids": ids, "attention_mask": mask}
     if records.frame.second_type:
-        types = np.zeros(records.length, row.types.dtype)
-        types[:size] = row.types
+        types = np.zeros_like(ids)
+        types[row.second : size] = records.frame.second_type
         inputs["token_type_ids"] = types
     return inputs

@@ -25,11 +25,7 @@ from flaxformer_lite.text import (
     special_tokens,
     tokenizer as plain,
 )
-from flaxformer_lite.text.blenderbot_small import MERGES, BlenderbotSmall
 from flaxformer_lite.text.folder_rules import FolderRules, read_rules, with_tokens_map
-from flaxformer_lite.text.m2m_100 import M2M100
-from flaxformer_lite.text.marian import Marian
-from flaxformer_lite.text.numbered_pieces import VOCABULARY, NumberedPieces
 from flaxformer_lite.text.published_tokenizer import JSON, PublishedTokenizer
 
 BYTES = "tokenizer.bytes"
@@ -95,7 +91,7 @@ def read_tokenizer(folder: Path, *, family: str | None = None) -> PublishedToken
     if made:
         named = {f"{role}_token": token for role, token in made.tokens.items()}
         return _of_json(made.definition, folder, config | named, template)
-    numbered = _numbered(folder, kind, config, template)
+    numbered = older_files.read_numbered(folder, kind, config, template)
     if numbered:
         return numbered
     unread = [name for name in OTHERS if (folder / name).is_file()]
@@ -133,38 +129,6 @@ def _of_another_program(foreign: Foreign, family: str | None) -> PublishedTokeni
         foreign.reader.write_tokenizer(foreign.folder, made)
         (made / "config.json").write_text(json.dumps(foreign.reader.read_config(foreign.folder)))
         return read_tokenizer(made, family=family)
-
-
-def _numbered(
-    folder: Path, kind: str | None, config: Json, template: str
-) -> PublishedTokenizer | None:
-    """Reads a tokenizer with a vocab.json that no tokenizer.json can express; else returns None."""
-
-    def has(*names: str) -> bool:
-        return all((folder / name).is_file() for name in names)
-
-    if kind == "marian" and has(Marian.model_file, VOCABULARY):
-        marian = Marian(folder)
-        return PublishedTokenizer(marian, config, template, marian.spelled, after=(marian.eos_id,))
-    if kind == "m2m_100" and has(M2M100.model_file, VOCABULARY):
-        m2m_100 = M2M100(folder, config)
-        return PublishedTokenizer(
-            m2m_100,
-            _usual(m2m_100) | config,
-            template,
-            m2m_100.spelled,
-            before=(m2m_100.language_id,),
-            after=(m2m_100.eos_id,),
-        )
-    if kind == "blenderbot-small" and has(MERGES, VOCABULARY):
-        small = BlenderbotSmall(folder)
-        return PublishedTokenizer(small, _usual(small) | config, template, small.spelled)
-    return None
-
-
-def _usual(inner: NumberedPieces) -> Json:
-    """Returns the special tokens for where tokenizer_config.json leaves them out."""
-    return {f"{role}_token": token for role, token in inner.special.items()}
 
 
 def _of_json(definition: str, where: Path, config: Json, template: str) -> PublishedTokenizer:

@@ -15,11 +15,11 @@ from tokenizers import Tokenizer, normalizers
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json, read_object
-from flaxformer_lite.text.older_folder import ROLES, content_of, read_optional
 from flaxformer_lite.text.saved_files import CONFIG
 
 SENTENCES = "sentence_bert_config.json"
 SIDES = ("right", "left")
+ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")  # the order in which they are added
 ENDLESS = 1 << 30  # tokens; the length is the caller's
 KINDS = {
     "truncation_side": str,
@@ -120,6 +120,19 @@ def with_tokens_map(folder: Path, config: Json) -> Json:
     if "added_tokens_decoder" in config:
         return config
     return config | read_optional(folder / "special_tokens_map.json")
+
+
+def content_of(token: object) -> str | None:
+    """Returns the spelling of a token, which is a text or an object; None for anything else."""
+    content = token.get("content") if isinstance(token, dict) else token
+    return content if isinstance(content, str) else None
+
+
+def read_optional(path: Path) -> Json:
+    """Reads a JSON object; {} if there is no file."""
+    if not path.is_file():
+        return {}
+    return read_object(path)
 
 
 def _with_prefix_space(definition: str, prefix_space: bool) -> str:

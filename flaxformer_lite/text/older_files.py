@@ -1,195 +1,20 @@
-"""Tokenizers of checkpoints that are older than tokenizer.json, made of the files that they have.
+"""Tokenizers of folders that are older than tokenizer.json, by plug-ins that read their files.
 
-    vocab.txt                    BERT, DistilBERT, ELECTRA, MPNet, ESM
-    vocab.json and merges.txt    GPT-2, OPT, RoBERTa, BART, DeBERTa
-    a sentencepiece model        ALBERT, XLM-R, CamemBERT, DeBERTa-v2, mBART, NLLB, PLBART, Pegasus,
-                                 BigBird
-    none                         ByT5
-
-What is made is what transformers makes of the same files: a model of the `tokenizers` library, a
-normalizer, a pre-tokenizer, and the special tokens around texts.
+A plug-in of the kind `tokenizer_files` has `READ`, the names of the files that it reads, and the
+functions `make_tokenizer` and `read_numbered`, which return what those below do for its folders.
 """
 
-import re
-from collections.abc import Callable
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple
 
-from tokenizers import Tokenizer, processors
+from flaxformer_lite import registry
+from flaxformer_lite.files.read import Json
 
-from flaxformer_lite.config import ConfigError
-from flaxformer_lite.files.read import Json, quote_value
-from flaxformer_lite.text.escape_specials import library_errors
-from flaxformer_lite.text.folder_rules import with_tokens_map
-from flaxformer_lite.text.older_folder import (
-    MODELS,
-    ROLES,
-    Folder,
-    Kind,
-    content_of,
-    existing_files,
-    read_optional,
-)
-from flaxformer_lite.text.older_models import (
-    UNUSED,
-    add_token,
-    albert_steps,
-    big_bird_steps,
-    byte_pairs,
-    byte_tokens,
-    camembert_pieces,
-    deberta_steps,
-    fairseq_pieces,
-    nllb,
-    no_steps,
-    of_file_steps,
-    one_space_steps,
-    pegasus_pieces,
-    pegasus_steps,
-    plain_pieces,
-    spaced_byte_pairs,
-    unigram,
-    whole_words,
-    word_pieces,
-)
-
-BERT = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
-PROTEIN = {"eos": "<eos>", "unk": "<unk>", "pad": "<pad>", "cls": "<cls>", "mask": "<mask>"}
-FAIRSEQ = {
-    "bos": "<s>",
-    "eos": "</s>",
-    "unk": "<unk>",
-    "sep": "</s>",
-    "pad": "<pad>",
-    "cls": "<s>",
-    "mask": "<mask>",
-}
-NO_MASK = {role: token for role, token in FAIRSEQ.items() if role != "mask"}
-SENTENCES = {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}
-MASK = {"mask": ("lstrip",)}
-AROUND = ("cls A sep", "cls A sep B sep")
-DOUBLED = ("cls A sep", "cls A sep sep B sep")
-MBART = re.findall(
-    r"\w+",
-    "ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT"
-    " lv_LV my_MM ne_NP nl_XX ro_RO ru_RU si_LK tr_TR vi_VN zh_CN",
-)
-MBART50 = MBART + re.findall(
-    r"\w+",
-    "af_ZA az_AZ bn_IN fa_IR he_IL hr_HR id_ID ka_GE km_KH mk_MK ml_IN mn_MN mr_IN pl_PL ps_AF"
-    " pt_XX sv_SE sw_KE ta_IN te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI",
-)
-PLBART = ("__java__", "__python__", "__en_XX__")
-PLBART_MULTI = (*PLBART, "__javascript__", "__php__", "__ruby__", "__go__")
-KINDS = {
-    "bert": Kind(word_pieces, BERT, AROUND, types=True),
-    "mpnet": Kind(word_pieces, FAIRSEQ | {"unk": "[UNK]"}, DOUBLED, strips=MASK),
-    "esm": Kind(whole_words, PROTEIN, ("cls A eos", "cls A eos B eos")),
-    "gpt2": Kind(byte_pairs, dict.fromkeys(("bos", "eos", "unk"), "<|endoftext|>")),
-    "roberta": Kind(byte_pairs, FAIRSEQ, DOUBLED),
-    "blenderbot": Kind(spaced_byte_pairs, FAIRSEQ, ("A", "A B"), strips=MASK),
-    "deberta": Kind(byte_pairs, BERT | {"bos": "[CLS]", "eos": "[SEP]"}, DOUBLED),
-    "byt5": Kind(
-        byte_tokens,
-        SENTENCES,
-        ("A eos", "A eos B eos"),
-        strips=dict.fromkeys(SENTENCES, ("lstrip", "rstrip")),
-        others=tuple(f"<extra_id_{k}>" for k in range(125)),
-    ),
-    "xlmroberta": Kind(unigram(fairseq_pieces(), of_file_steps, words=True), FAIRSEQ, DOUBLED),
-    "camembert": Kind(
-        unigram(camembert_pieces, of_file_steps, words=True), FAIRSEQ, DOUBLED, strips=MASK
-    ),
-    "xglm": Kind(
-        unigram(fairseq_pieces(*(f"<madeupword{k}>" for k in range(7))), of_file_steps, words=True),
-        NO_MASK,
-        ("eos A", "eos A eos eos B"),
-    ),
-    "mbart": Kind(
-        unigram(fairseq_pieces(*MBART), no_steps, words=True),
-        FAIRSEQ,
-        ("A eos lang", "A B eos lang"),
-        strips=MASK,
-        others=MBART,
-        language="en_XX",
-    ),
-    "mbart50": Kind(
-        unigram(fairseq_pieces(*MBART50), one_space_steps, words=False),
-        FAIRSEQ,
-        ("lang A eos", "lang A B eos"),
-        strips=MASK,
-        others=MBART50,
-        language="en_XX",
-    ),
-    "plbart base": Kind(
-        unigram(fairseq_pieces(*PLBART), of_file_steps, words=True),
-        FAIRSEQ,
-        ("A eos lang", "A B eos lang"),
-        strips=MASK,
-        others=PLBART,
-    ),
-    "plbart multi": Kind(  # whose vocabulary has no mask
-        unigram(fairseq_pieces(*PLBART_MULTI), of_file_steps, words=True),
-        NO_MASK,
-        ("A eos lang", "A B eos lang"),
-        others=PLBART_MULTI,
-        language="en_XX",
-    ),
-    "nllb": Kind(nllb, FAIRSEQ, ("lang A eos", "lang A B eos"), strips=MASK, language="eng_Latn"),
-    "albert": Kind(
-        unigram(plain_pieces, albert_steps, words=True),
-        BERT | {"bos": "[CLS]", "eos": "[SEP]", "unk": "<unk>", "pad": "<pad>"},
-        AROUND,
-        types=True,
-    ),
-    "debertav2": Kind(
-        unigram(plain_pieces, deberta_steps, words=False),
-        BERT | {"bos": "[CLS]", "eos": "[SEP]"},
-        AROUND,
-        types=True,
-    ),
-    "pegasus": Kind(
-        unigram(pegasus_pieces, pegasus_steps, words=False),
-        SENTENCES | {"mask": "<mask_2>"},
-        ("A eos", "A B eos"),
-        others=("<mask_1>", *UNUSED),
-    ),
-    "bigbird": Kind(
-        unigram(plain_pieces, big_bird_steps, words=False),
-        BERT | {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
-        AROUND,
-        types=True,
-        strips=MASK,
-    ),
-}
-# Other tokenizer classes and model types that are tokenized alike.
-NAMES = (
-    dict.fromkeys(
-        ("distilbert", "electra", "convbert", "mobilebert", "squeezebert", "retribert"), "bert"
-    )
-    | dict.fromkeys(("opt", "gptneo", "gptj", "codegen"), "gpt2")
-    | dict.fromkeys(("bart", "longformer", "led", "robertaprelayernorm", "data2vectext"), "roberta")
-    | {"xmod": "xlmroberta"}
-)
-# What each is made of; the others of one of MODELS.
-FILES: dict[Callable[..., Tokenizer], tuple[str, ...]] = {
-    word_pieces: ("vocab.txt",),
-    whole_words: ("vocab.txt",),
-    byte_pairs: ("vocab.json", "merges.txt"),
-    spaced_byte_pairs: ("vocab.json", "merges.txt"),
-    byte_tokens: (),
-}
-# All that is read of a directory.
-READ = (
-    "config.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    *MODELS,
-)
+if TYPE_CHECKING:
+    from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
 
 
 class Made(NamedTuple):
@@ -208,119 +33,33 @@ def make_tokenizer(path: Path) -> Made | None:
     Raises:
       ConfigError: a file is damaged, or says what cannot be.
     """
-    published = read_optional(path / "config.json")
-    config = with_tokens_map(path, read_optional(path / "tokenizer_config.json"))
-    kind = _kind_of(path, config, published)
-    if kind is None:
-        return None
-    if kind is KINDS["plbart multi"]:
-        config["mask_token"] = None  # the vocabulary has none
-    names = " and ".join(FILES.get(kind.make, ("the sentencepiece model",)))
-    message = f"{path}: no tokenizer can be made of {names}"
-    try:
-        with library_errors(message):
-            folder = Folder(path, config, kind)
-            tokens = {}
-            for role in ROLES:
-                if folder.spelled(role):
-                    tokens[role] = folder.spelled(role)
-            return Made(_made(folder).to_str(), tokens)
-    except ConfigError:
-        raise
-    except Exception as error:  # of damaged files
-        raise ConfigError(f"{message} ({type(error).__name__}: {error}).") from None
+    made = (plugin.make_tokenizer(path) for plugin in _plugins())
+    return next(filter(None, made), None)
 
 
-def _made(folder: Folder) -> Tokenizer:
-    made = folder.kind.make(folder)
-    known = {token.content for token in made.get_added_tokens_decoder().values()}
-    for token in folder.added:
-        if token.content not in known:
-            known.add(token.content)
-            add_token(made, token)
-    _check_ids(made, folder)
-    made.post_processor = _template(made, folder)
-    return made
+def read_numbered(
+    folder: Path, kind: str | None, config: Json, template: str
+) -> "PublishedTokenizer | None":
+    """Reads a tokenizer with a vocab.json that no tokenizer.json can express.
+
+    Args:
+      folder: the directory.
+      kind: the model_type of its config.json.
+      config: of tokenizer_config.json and special_tokens_map.json.
+      template: of conversations.
+
+    Returns:
+      None where the directory has no such files.
+    """
+    read = (plugin.read_numbered(folder, kind, config, template) for plugin in _plugins())
+    return next(filter(None, read), None)
 
 
-def _kind_of(path: Path, config: Json, published: Json) -> Kind | None:
-    """Returns how a directory is tokenized, by its tokenizer's class or else its model."""
-    named = config.get("tokenizer_class") or published.get("tokenizer_class")
-    name = str(named).removesuffix("Fast").removesuffix("Tokenizer").lower()
-    if not named:
-        name = str(published.get("model_type", "")).replace("-", "").replace("_", "")
-    name = NAMES.get(name, name)
-    if name == "plbart":
-        name = f"plbart {_plbart_languages(config)}"
-    if name not in KINDS:
-        return None
-    kind = KINDS[name]
-    needed = FILES.get(kind.make)
-    if needed is None:
-        is_there = bool(existing_files(path, MODELS))
-    else:
-        is_there = len(existing_files(path, needed)) == len(needed)
-    return kind if is_there else None
+def list_files() -> list[str]:
+    """Returns the names of all files that are read of a directory."""
+    return list(itertools.chain.from_iterable(plugin.READ for plugin in _plugins()))
 
 
-def _template(made: Tokenizer, folder: Folder) -> Any:
-    """Returns the post-processor that puts special tokens around texts."""
-    kind = folder.kind
-    language = folder.config.get("src_lang") or kind.language
-    if f"__{language}__" in kind.others:
-        language = f"__{language}__"
-    single, pair = kind.around
-    if not language:
-        single = single.removesuffix(" lang")
-        pair = pair.removesuffix(" lang")
-    if kind.make is byte_pairs and single == "A":
-        single = "A"
-        other = "B"
-        if folder.flag("add_bos_token", False):
-            single = f"bos {single}"
-            other = f"bos {other}"
-        if folder.flag("add_eos_token", False):
-            single = f"{single} eos"
-            other = f"{other} eos"
-        pair = f"{single} {other}"
-    tokens = {role: folder.spelled(role) for role in ROLES} | {"lang": language}
-
-    def spelled(template: str) -> list[str]:
-        pieces = []
-        number = 0
-        for name in template.split():
-            if name == "B" and kind.types:
-                number = 1
-            spelled_name = f"${name}" if name in "AB" else tokens[name]
-            pieces.append(f"{spelled_name}:{number}")
-        return pieces
-
-    names = {tokens[name] for name in f"{single} {pair}".split() if name not in "AB"}
-    for name in names:
-        if made.token_to_id(name) is None:
-            raise ConfigError(f"tokenizer_config.json: {name!r} is not in the vocabulary.")
-    return processors.TemplateProcessing(
-        single=spelled(single),
-        pair=spelled(pair),
-        special_tokens=[(name, made.token_to_id(name)) for name in sorted(names)],
-    )
-
-
-def _plbart_languages(config: Json) -> str:
-    """Returns which languages PLBART's vocabulary has, base or multi."""
-    codes = config.get("language_codes", "base")
-    if codes not in ("base", "multi"):
-        raise ConfigError(
-            f"tokenizer_config.json: language_codes={quote_value(codes)}: must be base or multi."
-        )
-    return codes
-
-
-def _check_ids(made: Tokenizer, folder: Folder) -> None:
-    for index, token in folder.numbered:
-        name = content_of(token)
-        if name is not None and made.token_to_id(name) != index:
-            raise ConfigError(
-                f"{folder.path}: {name!r} is said to have the id {index}, and has"
-                f" {made.token_to_id(name)}; is a file of another checkpoint?"
-            )
+def _plugins() -> Iterator[ModuleType]:
+    for name in registry.available("tokenizer_files"):
+        yield registry.resolve("tokenizer_files", name)

@@ -3,6 +3,7 @@
 They are those of the tokenizer's own template.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -32,12 +33,20 @@ class Framed(NamedTuple):
     """A row of tokens: one text or two with the special tokens around them."""
 
     ids: np.ndarray  # [T] int32
-    types: np.ndarray  # [T] int32, 1 for the second text if the model distinguishes the two
+    second: int  # the column at which the second text begins; T without one
+    cut: int  # tokens that were too many, and left out
+
+
+class FramedSpans(NamedTuple):
+    """A row of tokens like `Framed`, and the characters that each stands for."""
+
+    ids: np.ndarray  # [T] int32
+    second: int
+    cut: int
     # [T] int32, 0 for the first text, 1 for the second, SPECIAL for special tokens
     part: np.ndarray
     start: np.ndarray  # [T] int32, characters of that text; 0 for special tokens
     end: np.ndarray
-    cut: int = 0  # tokens that were too many, and left out
 
 
 @dataclass(frozen=True)
@@ -54,48 +63,76 @@ class Frame:
         """Returns the number of special tokens around one text or two."""
         return len(self.before) + len(self.after) + (texts - 1) * len(self.between)
 
-    def join(
-        self, first: Spans, second: Spans | None = None, *, limit: int, whole: int | None = None
+    def join_ids(
+        self,
+        first: Sequence[int],
+        second: Sequence[int] | None = None,
+        *,
+        limit: int,
+        whole: int | None = None,
     ) -> Framed:
-        """Joins texts to a row of at most `limit` tokens.
+        """Joins the ids of texts to a row of at most `limit` tokens.
 
         Of two texts that are too long the longer loses tokens first, as in transformers'
         `longest_first`; with `whole`, 0 or 1, that text does only where the other has none left.
         """
-        texts = [first] if second is None else [first, second]
-        room = max(limit - self.specials(len(texts)), 0)
-        kept = [min(len(first.ids), room)]
-        if second is not None and whole is not None:
-            kept = [min(len(text.ids), room) for text in texts]
-            kept[1 - whole] = min(kept[1 - whole], room - kept[whole])
-        elif second is not None:
-            kept = list(longest_first(len(first.ids), len(second.ids), room))
-        lost = sum(len(text.ids) for text in texts) - sum(kept)
-        size = sum(kept) + self.specials(len(texts))
-        # one allocation, as a table has a million rows
-        ids, types, part, start, end = np.zeros((5, size), np.int32)
+        texts = [first]
+        if second is not None:
+            texts.append(second)
+        kept = self._kept(list(map(len, texts)), limit, whole)
+        ids = [*self.before, *first[kept[0]]]
+        begin = None
+        if second is not None:
+            ids += self.between
+            begin = len(ids)
+            ids += second[kept[1]]
+        ids += self.after
+        if begin is None:
+            begin = len(ids)
+        lost = sum(map(len, texts)) + self.specials(len(texts)) - len(ids)
+        return Framed(np.array(ids, np.int32), begin, lost)
+
+    def join(
+        self, first: Spans, second: Spans | None = None, *, limit: int, whole: int | None = None
+    ) -> FramedSpans:
+        """Joins texts like `join_ids`, and tells which characters each token stands for."""
+        spans = [first]
+        if second is not None:
+            spans.append(second)
+        texts = [text.ids.tolist() for text in spans]
+        row = self.join_ids(*texts, limit=limit, whole=whole)
+        part, start, end = np.zeros((3, len(row.ids)), np.int32)
         part[:] = SPECIAL
         at = len(self.before)
-        ids[:at] = self.before
-        for number, (text, count) in enumerate(zip(texts, kept, strict=True)):
-            if number:
-                ids[at : at + len(self.between)] = self.between
-                at += len(self.between)
-                types[at:] = self.second_type
-            stop = at + count
-            used = text
-            if count < len(text.ids):
-                first_kept = 0
-                if self.truncation_side == "left":
-                    first_kept = len(text.ids) - count
-                used = text.cut(first_kept, first_kept + count)
-            ids[at:stop] = used.ids
+        kept = self._kept(list(map(len, texts)), limit, whole)
+        for number, (text, tokens) in enumerate(zip(spans, kept, strict=True)):
+            used = text.cut(tokens.start, tokens.stop)
+            stop = at + len(used.ids)
             part[at:stop] = number
             start[at:stop] = used.start
             end[at:stop] = used.end
-            at = stop
-        ids[at:] = self.after
-        return Framed(ids, types, part, start, end, lost)
+            at = stop + len(self.between)
+        return FramedSpans(*row, part, start, end)
+
+    def texts_of(self, row: Framed | FramedSpans) -> list[np.ndarray]:
+        """Returns the ids of each text of a row, without the special tokens."""
+        stop = len(row.ids) - len(self.after)
+        if row.second == len(row.ids):
+            return [row.ids[len(self.before) : stop]]
+        first = row.ids[len(self.before) : row.second - len(self.between)]
+        return [first, row.ids[row.second : stop]]
+
+    def _kept(self, sizes: list[int], limit: int, whole: int | None) -> list[slice]:
+        """Returns which tokens of each text are kept."""
+        room = max(limit - self.specials(len(sizes)), 0)
+        counts = [min(size, room) for size in sizes]
+        if len(sizes) == 2 and whole is not None:
+            counts[1 - whole] = min(counts[1 - whole], room - counts[whole])
+        elif len(sizes) == 2:
+            counts = list(longest_first(*sizes, room))
+        if self.truncation_side == "left":
+            return [slice(size - n, size) for size, n in zip(sizes, counts, strict=True)]
+        return [slice(0, count) for count in counts]
 
 
 def longest_first(first: int, second: int, room: int) -> tuple[int, int]:

@@ -39,6 +39,25 @@ def test_long_rows_are_read_a_few_at_a_time(tmp_path, monkeypatch):
     assert list(some) == want and some[::-2] == want[::-2] and some[2:2] == []
 
 
+def test_rows_lie_in_blocks_of_bounded_number_and_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(stored, "BLOCK", 4)
+    monkeypatch.setattr(stored, "BLOCK_SIZE", 100)
+    written = [{"a": "x" * (60 if 5 < number < 9 else 3), "n": number} for number in range(14)]
+    stored.write_rows(tmp_path, iter(written))
+    blocks = np.fromfile(tmp_path / "rows.blocks", np.int64).reshape(-1, 3)
+    assert blocks[:, 0].tolist() == [0, 4, 8, 12, 14]
+    assert blocks[1:, 2].tolist() == [11, 68, 68, 11]
+    rows = stored.StoredRows(tmp_path)
+    decoded = []
+    read = stored.StoredRows._read
+    monkeypatch.setattr(
+        stored.StoredRows, "_read", lambda self, n: decoded.append(n) or read(self, n)
+    )
+    assert rows.take(np.arange(14)) == written and decoded == [0, 1, 2, 3]
+    mixed = np.array([13, 2, 12, 3])
+    assert rows.take(mixed) == [written[number] for number in mixed]
+
+
 def test_small_files_are_not_kept_open(tmp_path):
     for size, is_mapped in ((stored.IN_MEMORY, False), (stored.IN_MEMORY + 1, True)):
         np.arange(size, dtype=np.uint8).tofile(tmp_path / "values")

@@ -27,7 +27,7 @@ def texts(records, index=0):
     words = {i: word for word, i in records.tokenizer.library.get_vocab().items()}
     rows = [row for row in records.features[index].rows if row is not None]
     return [
-        tuple(" ".join(words[i] for i in row.ids[row.part == part]) for part in (0, 1))
+        tuple(" ".join(words[i] for i in ids) for ids in records.frame.texts_of(row))
         for row in rows
     ]
 

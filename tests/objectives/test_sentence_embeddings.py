@@ -11,10 +11,10 @@ import pytest
 import flaxformer_lite
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.config import ConfigError, MeshConfig, to_config_dict
+from flaxformer_lite.contrib.token_embeddings.objectives.late_interaction import LateInteraction
+from flaxformer_lite.contrib.token_embeddings.objectives.sparse_embeddings import SparseEmbeddings
 from flaxformer_lite.nn.functions.pooling import truncate_vectors
-from flaxformer_lite.objectives.tables.late_interaction import LateInteraction
 from flaxformer_lite.objectives.tables.sentence_embeddings import SentenceEmbeddings, batch_logits
-from flaxformer_lite.objectives.tables.sparse_embeddings import SparseEmbeddings
 from flaxformer_lite.pretrained.sentences import trained_layers
 from flaxformer_lite.runs.start import initial_state, setup
 from tests.objectives import learned

@@ -82,7 +82,10 @@ def test_pairs_are_cut_as_the_library_cuts_them(one, two):
     due = tokenizer.encode("a " * one, "b " * two)
     first, second = (spans(n)._replace(ids=np.full(n, token)) for n, token in ((one, 4), (two, 5)))
     joined = Frame((2,), (3,), (3,), 1).join(first, second, limit=9)
-    assert joined.ids.tolist() == due.ids and joined.types.tolist() == due.type_ids
+    assert joined.ids.tolist() == due.ids
+    assert [int(i >= joined.second) for i in range(len(due.ids))] == due.type_ids
+    lean = Frame((2,), (3,), (3,), 1).join_ids(first.ids.tolist(), second.ids.tolist(), limit=9)
+    assert lean.ids.tolist() == due.ids and lean[1:] == joined[1:3]
     assert joined.cut == one + two - (len(due.ids) - 3)
 
 

@@ -187,8 +187,8 @@ def _classify(args: argparse.Namespace, opened: Opened) -> Parts:
         kind=objective.kind,
     )
     rows = []
-    for text, spans in zip(_texts("classify"), words.encode_spans(_texts("classify")), strict=True):
-        rows.append((text, frame.join(spans, limit=limit).ids.tolist()))
+    for text in _texts("classify"):
+        rows.append((text, frame.join_ids(words.encode(text), limit=limit).ids.tolist()))
     return Parts(opened, None, task, rows)
 
 

@@ -219,13 +219,20 @@ class Classification(Labelled):
         return remarks
 
     def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[Feature]]:
-        spans = [reader.spans(texts_of(rows, "text"))]
+        ids = [reader.token_ids(texts_of(rows, "text"))]
         if reader.has("second"):
-            spans.append(reader.spans(texts_of(rows, "second")))
+            ids.append(reader.token_ids(texts_of(rows, "second")))
         features = []
-        for i, (row, *parts) in enumerate(zip(rows, *spans, strict=True)):
-            tokens = reader.frame.join(*parts, limit=reader.length)
-            features.append([(tokens, self._target(row, i))])
+        target_of: dict[str, Target] = {}  # of a label, as most rows repeat one
+        for i, (row, *texts) in enumerate(zip(rows, *ids, strict=True)):
+            tokens = reader.frame.join_ids(*texts, limit=reader.length)
+            label = row["label"]
+            if not isinstance(label, str):
+                features.append([(tokens, self._target(row, i))])
+                continue
+            if label not in target_of:
+                target_of[label] = self._target(row, i)
+            features.append([(tokens, target_of[label])])
         return features
 
     def token_counts(self, feature: Feature) -> tuple[int, ...]:

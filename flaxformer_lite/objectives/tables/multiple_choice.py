@@ -118,13 +118,13 @@ class MultipleChoice(Task):
             texts.append(text_of(row, first, number))
             for choice in choices:
                 endings.append(before + text_of({"choice": choice}, "choice", number))
-        first_of = reader.spans(texts)
-        second_of = iter(reader.spans(endings))
+        first_of = reader.token_ids(texts)
+        second_of = iter(reader.token_ids(endings))
         made = []
         for number, (row, (choices, names)) in enumerate(zip(rows, given, strict=True)):
             pairs = []
             for _ in choices:
-                pair = reader.frame.join(first_of[number], next(second_of), limit=reader.length)
+                pair = reader.frame.join_ids(first_of[number], next(second_of), limit=reader.length)
                 pairs.append(pair)
             label = _label(row["label"], choices, names, f"row {number + 1}")
             absent = [None] * (most - len(pairs))

@@ -29,7 +29,7 @@ from flaxformer_lite.objectives.rows import (
     Example,
     Spans,
     TableRecords,
-    TokenRow,
+    TokenSpans,
     pad_row,
 )
 from flaxformer_lite.objectives.sums import LossSums, sum_weighted
@@ -43,7 +43,7 @@ Borders = tuple[jax.Array, jax.Array]  # the logits of an answer's start and of 
 class Window(NamedTuple):
     """A question with a part of its context."""
 
-    row: TokenRow  # the tokens; part 1 is the context's
+    row: TokenSpans  # the tokens; part 1 is the context's
     none: int  # the column that stands for no answer
     start: int  # the column of the answer's first token, or `none`
     end: int  # of its last
@@ -260,7 +260,7 @@ def _true(records: TableRecords, rows: Iterable[int]) -> list[list[str]]:
     return texts
 
 
-def _columns(row: TokenRow, answer: Answer, none: int) -> tuple[int, int]:
+def _columns(row: TokenSpans, answer: Answer, none: int) -> tuple[int, int]:
     """Returns the columns of the answer's first and last token.
 
     Returns the column of "no answer" twice if the window does not hold the whole answer.

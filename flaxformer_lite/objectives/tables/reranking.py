@@ -94,10 +94,10 @@ class Reranking(Task):
         passages = texts_of(rows, "passage")
         different = list(dict.fromkeys(queries))
         number = dict(zip(different, reader.number(different), strict=True))
-        pairs = zip(reader.spans(queries), reader.spans(passages), strict=True)
+        pairs = zip(reader.token_ids(queries), reader.token_ids(passages), strict=True)
         features = []
         for i, (query, passage) in enumerate(pairs):
-            joined = reader.frame.join(query, passage, limit=reader.length)
+            joined = reader.frame.join_ids(query, passage, limit=reader.length)
             features.append([Judged(joined, _label(rows[i], i), number[queries[i]])])
         return features
 

@@ -189,11 +189,11 @@ class SentenceEmbeddings(Task):
         for texts in texts_of_rows:
             for position, text in enumerate(texts):
                 keys["query" if position == 0 else "document", text] = None
-        all_spans = reader.spans([prompts[task] + text for task, text in keys])
+        all_spans = reader.token_ids([prompts[task] + text for task, text in keys])
         framed_of = {}
         for (task, text), spans in zip(keys, all_spans, strict=True):
             limit = self.limit_of(task, reader.length)
-            framed_of[task, text] = reader.frame.join(spans, limit=limit)
+            framed_of[task, text] = reader.frame.join_ids(spans, limit=limit)
         made = []
         for i, (row, texts) in enumerate(zip(rows, texts_of_rows, strict=True)):
             absent = 2 + self.negatives - len(texts)
@@ -310,26 +310,6 @@ class SentenceEmbeddings(Task):
         if math.isnan(feature.score):
             return words
         return f"{words} -> {float(feature.score):g}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class PairSimilarity(SentenceEmbeddings):
-    """Base class of objectives whose vectors are too large to be kept by evaluation.
-
-    `predictions` returns `similarity`, that of the first two texts of a row.
-    """
-
-    def scores(
-        self, predictions: Predictions, examples: np.ndarray, data: Dataset
-    ) -> dict[str, float]:
-        return {}
-
-    def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
-        """Returns for each row the `similarity` of its first two texts."""
-        return [{"similarity": float(value)} for value in predictions["similarity"]]
-
-    def baseline(self, data: Dataset, fitted: Json | None) -> Baseline | None:
-        return None
 
 
 def one_text_per_row(inputs: Arrays) -> dict[str, jax.Array]:

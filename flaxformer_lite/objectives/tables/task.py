@@ -107,6 +107,18 @@ class Task(Objective):
         """
         return self
 
+    def odd_values(self, values: Sequence[object]) -> list[int]:
+        """Returns where values of a column are no texts, or texts that may count as missing.
+
+        `is_missing` and `is_blank` are asked about these alone, as a table has a million others.
+        """
+        words = {"", *self.missing}
+        odd = []
+        for at, value in enumerate(values):
+            if not isinstance(value, str) or value.strip() in words:
+                odd.append(at)
+        return odd
+
     def is_missing(self, role: str, value: object) -> bool:
         """Returns whether a value counts as missing; rows without a text or label are rejected."""
         if role == "label" and isinstance(value, str):
@@ -185,6 +197,9 @@ class Task(Objective):
 
         It is that of its longest row, and of its decoder side if it has one.
         """
+        counts = self.token_counts(feature)
+        if counts:
+            return (max(counts),)
         return (_longest(feature),)
 
     def remarks(self, records: Mapping[str, TableRecords]) -> list[str]:
@@ -201,13 +216,8 @@ class Task(Objective):
 
     def show(self, records: TableRecords, index: int) -> str:
         """Describes an example in words: its decoded tokens, and its target."""
-        row = records.features[index][0]
-        texts = []
-        for part in (0, 1):
-            ids = row.ids[row.part == part]
-            if ids.size:
-                texts.append(records.tokenizer.decode(ids))
-        return " | ".join(texts)
+        texts = records.frame.texts_of(records.features[index][0])
+        return " | ".join(records.tokenizer.decode(ids) for ids in texts if ids.size)
 
 
 @dataclass(frozen=True, kw_only=True)

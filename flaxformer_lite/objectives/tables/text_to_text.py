@@ -65,12 +65,12 @@ class TextToText(WritingTask):
 
     def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[tuple[Pair]]]:
         read = [_texts(row, number) for number, row in enumerate(rows)]
-        sources = reader.spans([self.prefix + source for source, _ in read])
-        targets = reader.spans([target or "" for _, target in read])
+        sources = reader.token_ids([self.prefix + source for source, _ in read])
+        targets = reader.token_ids([target or "" for _, target in read])
         features = []
         for number, (source_spans, target_spans) in enumerate(zip(sources, targets, strict=True)):
-            source = reader.frame.join(source_spans, limit=reader.length)
-            target = reader.frame.join(target_spans, limit=reader.target_length)
+            source = reader.frame.join_ids(source_spans, limit=reader.length)
+            target = reader.frame.join_ids(target_spans, limit=reader.target_length)
             cut = source.cut + target.cut
             features.append([(Pair(source.ids, target.ids, reader.first + number, cut),)])
         return features

@@ -65,12 +65,12 @@ class ZeroShot(Classification):
         )
 
     def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[Feature]]:
-        about = reader.spans([self.hypothesis.replace("{}", label) for label in self.labels])
+        about = reader.token_ids([self.hypothesis.replace("{}", label) for label in self.labels])
         features = []
-        for text in reader.spans(texts_of(rows, "text")):
+        for text in reader.token_ids(texts_of(rows, "text")):
             of_row: list[Feature] = []
             for hypothesis in about:
-                tokens = reader.frame.join(text, hypothesis, limit=reader.length, whole=1)
+                tokens = reader.frame.join_ids(text, hypothesis, limit=reader.length, whole=1)
                 of_row.append((tokens, np.int32(0)))
             features.append(of_row)
         return features

@@ -9,13 +9,13 @@ import pytest
 import flaxformer_lite
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.config import ConfigError, to_config_dict
-from flaxformer_lite.objectives.tables.late_interaction import LateInteraction
+from flaxformer_lite.contrib.token_embeddings.objectives.late_interaction import LateInteraction
 from flaxformer_lite.pretrained.sentences import read_sentence_layers
 from flaxformer_lite.runs.start.adopt import read_experiment
 from tests.objectives import learned
 from tests.objectives.test_sentence_embeddings import synonyms
 
-ROOT = Path(__file__).parents[1] / "fixtures" / "sentences"
+ROOT = Path(__file__).parents[2] / "fixtures" / "sentences"
 EXPECTED = json.loads((ROOT / "kinds.json").read_text())["late"]
 
 

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from tokenizers import models
 
+from flaxformer_lite.contrib.older_tokenizers.numbered_pieces import NumberedPieces
 from flaxformer_lite.files.read import read_text
-from flaxformer_lite.text.numbered_pieces import NumberedPieces
 from flaxformer_lite.text.saved_files import LARGEST
 
 MERGES = "merges.txt"

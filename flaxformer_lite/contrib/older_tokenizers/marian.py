@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from flaxformer_lite.text.numbered_pieces import NumberedSentencePieces
+from flaxformer_lite.contrib.older_tokenizers.numbered_pieces import NumberedSentencePieces
 
 
 class Marian(NumberedSentencePieces):

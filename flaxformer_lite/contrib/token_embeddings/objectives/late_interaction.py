@@ -16,6 +16,7 @@ import numpy as np
 
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.config.rules import Positive, Size
+from flaxformer_lite.contrib.token_embeddings.pair_similarity import PairSimilarity
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.nn.functions.maxsim import maxsim
 from flaxformer_lite.nn.functions.pooling import to_unit_length
@@ -23,7 +24,6 @@ from flaxformer_lite.objectives.base import Metric, score_metric
 from flaxformer_lite.objectives.rows import Example, TableRecords, Tokenizer
 from flaxformer_lite.objectives.sums import LossSums, class_loss
 from flaxformer_lite.objectives.tables.sentence_embeddings import (
-    PairSimilarity,
     Texts,
     without_positives,
 )

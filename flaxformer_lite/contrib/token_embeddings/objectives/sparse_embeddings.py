@@ -15,13 +15,13 @@ import optax
 
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.config.rules import NotNegative, OneOf, Positive
+from flaxformer_lite.contrib.token_embeddings.pair_similarity import PairSimilarity
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.nn.functions.splade import ACTIVATIONS, LOGITS, STRATEGIES, flops, splade
 from flaxformer_lite.objectives.base import Metric, score_metric
 from flaxformer_lite.objectives.rows import Tokenizer
 from flaxformer_lite.objectives.sums import LossSums, sum_weighted
 from flaxformer_lite.objectives.tables.sentence_embeddings import (
-    PairSimilarity,
     batch_logits,
     one_text_per_row,
 )

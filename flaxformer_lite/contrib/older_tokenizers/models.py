@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.contrib.older_tokenizers.folder import LARGEST, Folder, listed_tokens
 from flaxformer_lite.files.read import read_object, read_text
-from flaxformer_lite.text.older_folder import LARGEST, ROLES, Folder, listed_tokens
+from flaxformer_lite.text.folder_rules import ROLES
 from flaxformer_lite.text.token_text import BYTE_OF
 
 SPACE = "\u2581"

@@ -10,11 +10,11 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.files.read import Json, quote_value, read_bytes, read_object
+from flaxformer_lite.files.read import Json, quote_value, read_bytes
+from flaxformer_lite.text.folder_rules import ROLES, content_of, read_optional
 
 MODELS = ("spm.model", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
 LARGEST = 1 << 28  # bytes of a vocabulary
-ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")  # the order in which they are added
 
 
 @dataclass(frozen=True)
@@ -139,19 +139,6 @@ def added_token(token: Json, *, special: bool) -> AddedToken:
     return AddedToken(content_of(token) or "", special=special, normalized=normalized, **flags)
 
 
-def content_of(token: object) -> str | None:
-    """Returns the spelling of a token, which is a text or an object; None for anything else."""
-    content = token.get("content") if isinstance(token, dict) else token
-    return content if isinstance(content, str) else None
-
-
 def existing_files(path: Path, names: tuple[str, ...]) -> list[Path]:
     """Lists the files of these names that exist."""
     return [path / name for name in names if (path / name).is_file()]
-
-
-def read_optional(path: Path) -> Json:
-    """Reads a JSON object; {} if there is no file."""
-    if not path.is_file():
-        return {}
-    return read_object(path)

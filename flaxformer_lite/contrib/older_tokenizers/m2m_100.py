@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.contrib.older_tokenizers.numbered_pieces import NumberedSentencePieces
 from flaxformer_lite.files.read import Json, quote_value
 from flaxformer_lite.registry import did_you_mean
-from flaxformer_lite.text.numbered_pieces import NumberedSentencePieces
 
 # In the order of their ids, which follow the vocabulary.
 LANGUAGES = {

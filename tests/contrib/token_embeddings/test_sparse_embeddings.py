@@ -9,12 +9,12 @@ import pytest
 import flaxformer_lite
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.objectives.tables.sparse_embeddings import SparseEmbeddings
+from flaxformer_lite.contrib.token_embeddings.objectives.sparse_embeddings import SparseEmbeddings
 from flaxformer_lite.pretrained.sentences import read_sentence_layers
 from tests.objectives import learned
 from tests.objectives.test_sentence_embeddings import synonyms
 
-ROOT = Path(__file__).parents[1] / "fixtures" / "sentences"
+ROOT = Path(__file__).parents[2] / "fixtures" / "sentences"
 EXPECTED = json.loads((ROOT / "kinds.json").read_text())["sparse"]
 
 

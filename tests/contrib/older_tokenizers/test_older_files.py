@@ -12,7 +12,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.model_details import load_tokenizer
 from flaxformer_lite.text import older_files, tokenizer
 
-FILES = Path(__file__).parents[1] / "fixtures" / "older_tokenizers"
+FILES = Path(__file__).parents[2] / "fixtures" / "older_tokenizers"
 # Their ids are in a file of their own, which training does not read.
 NUMBERED = ("marian", "m2m_100", "wmt21", "blenderbot_small")
 EXPECTED = json.loads(gzip.decompress((FILES / "expected.json.gz").read_bytes()))

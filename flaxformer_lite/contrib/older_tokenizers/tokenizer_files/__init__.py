@@ -1,0 +1,1 @@
+"""Makes tokenizers of folders without a tokenizer.json."""

@@ -1,0 +1,1 @@
+"""Objectives of sparse and multi-vector embeddings."""
