@@ -235,7 +235,7 @@ def mesh_axes(groups: Groups, mesh: Mapping[str, int]) -> tuple[str, ...]:
 
     Args:
       groups: the groups of a Collective; empty means one group of all devices.
-      mesh: axis name -> size, in the order of the mesh, which is that of the partition ids.
+      mesh: axis name -> size, in the order of the mesh and so of the partition ids.
     """
     shape = tuple(mesh.values())
     if not groups:
@@ -326,7 +326,7 @@ def _payload(op: Op, kind: str) -> tuple[Array, ...]:
 
 
 def _first_operand(module: Module, op: Op) -> int:
-    """Returns the bytes of the first operand, whose shape is that of the instruction it names."""
+    """Returns the bytes of the first operand; the instruction it names has the shape."""
     name = re.match(r"\s*(?:\S+ )?%?([\w.\-]+)", op.rest)
     source = by_name(module).get(name[1] if name else "")
     if source is None:

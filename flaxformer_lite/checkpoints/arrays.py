@@ -43,7 +43,7 @@ def parts(state: object, *, first: bool) -> dict[str, HostShards]:
     """Copies to the host what this process writes: the shards whose first replica it holds.
 
     Args:
-      state: tree of arrays, on devices or of numpy; process 0 writes those of numpy.
+      state: tree of arrays, on devices or of numpy; process 0 writes numpy's.
       first: whether this is process 0.
 
     Returns:
@@ -158,7 +158,7 @@ def _array(leaf: jax.ShapeDtypeStruct, pieces: dict[str, tensorstore.Future]) ->
 def lies_in(at: Path | Objects, path: str) -> list[str]:
     """Lists the files of a checkpoint that hold an array.
 
-    The database has no list of them, so up to SEARCHED bytes are searched for those of the array.
+    The database has no list of them, so up to SEARCHED bytes are searched for the array's.
     """
     if isinstance(at, Objects):
         names = at.names()

@@ -31,7 +31,7 @@ WEIGHTS = (".safetensors", ".msgpack")
 SINGLE = ("model.safetensors", "adapter_model.safetensors")
 TOP_WEIGHTS = re.compile(r"[^/]+\.safetensors")
 LAST = ("config.json", "adapter_config.json")  # files that make a directory a model or an adapter
-# The files of a directory, and those of the layers that follow a sentence encoder.
+# The files of a directory, and of the layers that follow a sentence encoder.
 INSIDE = re.compile(r"[^/]+|\d+_\w+/[^/]+")
 
 

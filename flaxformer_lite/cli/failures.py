@@ -59,7 +59,7 @@ def explain(error: BaseException, smaller: str = SMALLER) -> tuple[str, int]:
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of an error's message; that of an OSError includes the file name."""
+    """Returns the first line of an error's message; an OSError's includes the file name."""
     try:
         lines = str(error).strip().splitlines()
     except Exception:  # Python cannot print some arguments, such as integers of 5,000 digits

@@ -115,8 +115,8 @@ def encode(opened: Opened, text: str, args: argparse.Namespace) -> list[int]:
 def with_published(opened: Opened, options: Json) -> Json:
     """Adds the settings of the model's directory to those of the user, which take precedence.
 
-    Settings of the directory that contradict the user's are left out: those of sampling if the user
-    asks for beam search or greedy decoding, those of beam search if the user sets a temperature or
+    Settings of the directory that contradict the user's are left out: for sampling if the user asks
+    for beam search or greedy decoding, for beam search if the user sets a temperature or
     asks for guesses.
     """
     try:

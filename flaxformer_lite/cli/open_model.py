@@ -78,11 +78,11 @@ def load_named_layers(args: argparse.Namespace, folder: Path) -> SentenceLayers:
 def open_named_model(
     args: argparse.Namespace, head: str | None = None, folder: Path | None = None
 ) -> Opened:
-    """Opens the model that a command's --model names, with those of FLAGS that it has.
+    """Opens the model that a command's --model names, with the command's other FLAGS.
 
     Args:
       args: the flags of the command.
-      head: the head of the model; None is that of its config.
+      head: the head of the model; None is its config's.
       folder: where --model is on this machine, if that is known.
     """
     flags = vars(args)

@@ -39,7 +39,7 @@ Decided = TypeVar("Decided")
 
 
 class Processes:
-    """A group of `count` processes, of which this is number `index`.
+    """A group of `count` processes; this one has the number `index`.
 
     A single process is a group of one, and needs no store.
     """

@@ -22,7 +22,7 @@ INSTALL = "reading it needs pyarrow: pip install 'flaxformer_lite[tables]'"
 
 
 def kind(path: File) -> str:
-    """Returns the suffix of a file, without that of compression."""
+    """Returns the suffix of a file, without a compression's."""
     name = path.name.lower()
     return Path(name.removesuffix(compression(path))).suffix
 

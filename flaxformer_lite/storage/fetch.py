@@ -10,7 +10,7 @@ from flaxformer_lite.storage.stores import is_url, name_copy
 
 
 def on_disk(path: str | Path, choose: Callable[[list[str]], list[str]] = list) -> Path:
-    """Returns a local path; that of an address is a copy in FLAXFORMER_LITE_CACHE.
+    """Returns a local path; for an address, of a copy in FLAXFORMER_LITE_CACHE.
 
     The copy is verified when it is made, and made again when the store's listing says that a file
     has changed.

@@ -35,7 +35,7 @@ class Lock(contextlib.AbstractContextManager):
     """Holds a lock within a block.
 
     Args:
-      objects: the address to lock, such as that of a workdir.
+      objects: the address to lock, such as a workdir's.
       token: a secret of the owner, which all processes of a run may share.
 
     Raises:

@@ -59,7 +59,7 @@ class Objects:
             list(pool.map(self.write, contents, contents.values()))  # raises what failed
 
     def delete_all(self, names: Iterable[str] | None = None) -> None:
-        """Deletes objects concurrently: those of the names, or all below the address."""
+        """Deletes objects concurrently: the named ones, or all below the address."""
         if names is None:
             names = self.names()
         with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:

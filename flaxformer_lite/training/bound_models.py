@@ -184,7 +184,7 @@ def build(cfg: ExperimentConfig, auxiliary: AuxiliaryModel | None = None) -> Mod
 
 
 def _with_execution(second: AuxiliaryModel, trained: ModelConfig) -> AuxiliaryModel:
-    """Returns a model from a directory as a run executes it, of which its config says nothing."""
+    """Returns a model from a directory, executed as the run executes its own."""
     if second.cfg is None:
         raise ConfigError(
             f"objective.{second.name}={second.source}: its config is unknown; read it, and pass the"

@@ -120,7 +120,7 @@ def build(
       cfg: the optimizer section; `name` is a file of training/optimizers or `module:make`.
       steps: number of steps in the whole run, for the schedule.
       updates: number of updates of each step.
-      width: the ratio of the model's width to that of its base, if rates follow the width
+      width: the ratio of the model's width to its base's, if rates follow the width
         (`model.width_rule`). The directions, but not the decay, are multiplied by powers of it that
         the optimizer defines. None if rates do not follow it.
       skip_spikes: the standard deviations above the mean from which on an update is skipped as a
@@ -156,7 +156,7 @@ def build(
         rules["router_bias"] = optax.stateless(move)
     if cfg.freeze:
         rules["frozen"] = optax.set_to_zero()
-    # Only if needed: partition changes the structure of the state, and with it that of checkpoints.
+    # Only if needed: partition changes the structure of the state, and so of checkpoints.
     if len(rules) > 1:
         chain = optax.partition(rules, functools.partial(_rules_of, cfg))
     if cfg.rates or cfg.layer_decay < 1:
@@ -272,7 +272,7 @@ def _clip(most: float, concat_small: bool, updates: optax.Updates, _: object) ->
 
 
 def global_norm(tree: Tree, *, concat_small: bool = False) -> jax.Array:
-    """Computes the norm of the gradients of a loss: those of all parameters but routers' biases.
+    """Computes the norm of the gradients of all parameters but routers' biases.
 
     Args:
       tree: the gradients.

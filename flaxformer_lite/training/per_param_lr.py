@@ -48,7 +48,7 @@ def scale_by_width(
       optimizer: its name, for errors.
       powers: pairs of a pattern of paths and a power; the first that matches counts, and weights
         that match none keep their rate, as input weights, norms and biases do.
-      width: the width of the model by that of its base.
+      width: the model's width by its base's.
 
     Raises:
       ConfigError: the optimizer has no powers.
@@ -134,7 +134,7 @@ def _by_depth(decay: float, leaves: dict[str, jax.Array]) -> dict[str, np.ndarra
         )
 
     def numbers(path: str) -> tuple[np.ndarray, int]:
-        """Returns the layer's number, or those of stacked layers, and the depth of its stack."""
+        """Returns the number of the layer, or of each stacked layer, and the depth of the stack."""
         stack, side, kind = layers[path].groups()
         if side:
             return np.asarray(int(side)), kinds[stack]

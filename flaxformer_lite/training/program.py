@@ -368,7 +368,7 @@ def auxiliary_losses(sown: Params) -> dict[str, jax.Array]:
     sums: dict[str, dict[str, jax.Array]] = {}  # of the layers of a stack
     for keys, leaf in jax.tree_util.tree_leaves_with_path(sown.get(ROUTED, {})):
         *above, name = _names(keys)
-        if "layers" in above:  # a scan stacks those of a kind
+        if "layers" in above:  # a scan stacks layers of a kind
             leaf = leaf.sum(axis=0)
         stack = "/".join(itertools.takewhile(lambda part: not part.startswith("layer"), above))
         of_stack = sums.setdefault(stack, {})
@@ -390,7 +390,7 @@ def _loads(sown: Params, kinds: int) -> dict[str, jax.Array]:
     for keys, leaf in jax.tree_util.tree_leaves_with_path(sown):
         above = _names(keys)[:-2]  # of the feed-forward
         rows = {"/".join(above): leaf}
-        if "layers" in above:  # a scan stacks those of a kind
+        if "layers" in above:  # a scan stacks layers of a kind
             side = "/".join(above[: above.index("layers")])
             first = int(above[-1].removeprefix("block_"))
             rows = {f"{side}/layer_{first + i * kinds}": row for i, row in enumerate(leaf)}

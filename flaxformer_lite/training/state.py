@@ -36,7 +36,7 @@ def create(init_params: Callable[[], Params], tx: optax.GradientTransformation) 
 def param_count(params: object) -> int:
     """Counts the numbers in a tree of arrays or shapes.
 
-    Those of a matrix that is held in few bits are counted, of which two may share a code, and not
+    A matrix that is held in few bits counts its numbers, two of which may share a code, and not
     its scales.
     """
     count = 0

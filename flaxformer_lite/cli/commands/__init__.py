@@ -1,6 +1,6 @@
 """The commands: their summaries, examples and flags.
 
-Each is implemented by `run` in the file of its name, one folder up; those of contrib are found in
+Each is implemented by `run` in the file of its name, one folder up; contrib's are found in
 its packages and say where. These files import no jax, so that `--help` takes 0.1 CPU seconds; to
 import the file of a command takes 1.2 (on an AMD EPYC).
 """
@@ -13,7 +13,7 @@ from flaxformer_lite.runtime import invocation
 CONFIG_HELP = "a page (gpt2_tiny, gpt2_tiny:rope) or your own file; add --help to list its fields"
 
 
-# in the order in which --help lists them; those of contrib follow
+# in the order in which --help lists them; contrib's follow
 COMMANDS: dict[str, Command] = {
     "train": training.train,
     "generate": texts.generate,

@@ -80,13 +80,13 @@ def add_task(parser: argparse.ArgumentParser, output: str) -> None:
         "--columns",
         type=command_line.text,
         metavar="ROLE=NAME,...",
-        help="columns of the table, or text=FIELD for text (default: those of the run)",
+        help="columns of the table, or text=FIELD for text (default: the run's)",
     )
     add(
         "--length",
         type=command_line.integer(1),
         metavar="INT",
-        help="tokens per example (default: that of the run)",
+        help="tokens per example (default: the run's)",
     )
     add(
         "--escape_formulas",
@@ -97,7 +97,7 @@ def add_task(parser: argparse.ArgumentParser, output: str) -> None:
         "--batch_size",
         type=command_line.integer(1),
         metavar="INT",
-        help="examples per batch (default: that of the run)",
+        help="examples per batch (default: the run's)",
     )
 
 

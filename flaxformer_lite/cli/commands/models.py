@@ -22,7 +22,7 @@ from flaxformer_lite.config.choices import DTYPES
 def evaluate(parser: argparse.ArgumentParser) -> None:
     """Evaluates a model on held-out data, and compares it with a trivial baseline.
 
-    The task is that of the run, or of the published model's head. Tasks read a table (csv, tsv,
+    The task is the run's, or follows from the published model's head. Tasks read a table (csv, tsv,
     json, jsonl, parquet, or a `datasets` folder), language models read text.
 
     Sentence models also search: a folder with corpus.jsonl, queries.jsonl and qrels/test.tsv, as
@@ -34,7 +34,7 @@ def evaluate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--retrieval",
         action="store_true",
-        help="search the answer of each row among those of all rows and their negatives",
+        help="search the answer of each row among the answers of all rows and their negatives",
     )
     add_prompts(parser)
 

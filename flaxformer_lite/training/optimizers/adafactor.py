@@ -6,7 +6,7 @@ from flaxformer_lite.config import OptimizerConfig
 
 
 def make(_: OptimizerConfig) -> optax.GradientTransformation:
-    """Builds the direction, whose size is relative to that of the parameter."""
+    """Builds the direction, whose size is relative to the parameter's."""
     return optax.chain(
         optax.scale_by_factored_rms(),
         # The threshold d that the paper proposes (algorithm 6).
