@@ -130,7 +130,8 @@ class DataConfig(Record):
     length: Size = 128  # T, tokens an example
     # T of the decoder in sequence-to-sequence objectives; 0: what the objective needs
     target_length: Count = 0
-    # share of the text held out, by a hash of each document, or the end of few documents
+    # share of the text, or of the rows of a table, held out: by a hash of each, or of few documents
+    # the end
     eval_fraction: Share = 0.02
     # tokenized records, by content hash
     cache: Annotated[Path, is_given] = "~/.cache/flaxformer_lite"

@@ -17,7 +17,7 @@ from flaxformer_lite.objectives.tables.task import Column, Task
 from flaxformer_lite.runtime import progress
 from flaxformer_lite.storage import content_cache
 
-FORMAT = "1"  # increase when the files below change
+FORMAT = "2"  # increase when the files below change
 NAMED = 5  # most rows that a message names
 RoleRow = dict[str, Any]  # the values of a row by role
 
@@ -174,7 +174,6 @@ def scan_table(
 
 def _pass(read: Table, rows: Sequence[RoleRow], task: Task, fraction: float, drops: bool) -> Scan:
     hashes = np.zeros(len(rows), np.uint64)
-    sizes = np.zeros(len(rows), np.int64)
     complete = np.ones(len(rows), np.bool_)
     lacking: dict[str, list[int]] = {}
     blank: dict[str, list[int]] = {}
@@ -197,11 +196,10 @@ def _pass(read: Table, rows: Sequence[RoleRow], task: Task, fraction: float, dro
         documents = _documents(batch, inputs)
         last = first + len(batch)
         hashes[first:last] = [hash_of((document,)) for document in documents]
-        sizes[first:last] = list(map(len, documents))
     below = -1
     if fraction:
         counted = complete if drops else slice(None)
-        below = split_rows(hashes[counted], sizes[counted], fraction, read.where)
+        below = split_rows(hashes[counted], fraction, read.where)
     if not drops:
         complete[:] = True
     return Scan(hashes, complete, below, _by_first_row(lacking), _by_first_row(blank))

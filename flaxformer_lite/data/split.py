@@ -108,13 +108,14 @@ def split_of(documents: Iterable[Document], fraction: float, where: str) -> Spli
     return Split(fraction, threshold, total)
 
 
-def split_rows(hash_N: np.ndarray, size_N: np.ndarray, fraction: float, where: str) -> int:
+def split_rows(hash_N: np.ndarray, fraction: float, where: str) -> int:
     """Decides how to split the rows of a table, by their hashes only.
+
+    A row counts as one, however long: a table with one long text is not trained on that text alone.
 
     Args:
       hash_N: their hashes, uint64.
-      size_N: their sizes in characters.
-      fraction: share of the characters to hold out.
+      fraction: share of the rows to hold out.
       where: the field and value to name in errors.
 
     Returns:
@@ -125,12 +126,10 @@ def split_rows(hash_N: np.ndarray, size_N: np.ndarray, fraction: float, where: s
     """
     if not len(hash_N):
         raise ConfigError(f"{where}: contains no text, only whitespace.")
-    hash_K, place_N = np.unique(hash_N, return_inverse=True)
-    size_K = np.bincount(place_N, weights=size_N)
-    low = int(size_N[hash_N <= np.uint64(int(fraction * 2**64))].sum())
+    hash_K, count_K = np.unique(hash_N, return_counts=True)
+    low = int((hash_N <= np.uint64(int(fraction * 2**64))).sum())
     enough = len(hash_K) * fraction >= ENOUGH
-    target = fraction * int(size_N.sum())
-    return _threshold(hash_K, size_K, low, target, fraction, where, enough)[0]
+    return _threshold(hash_K, count_K, low, fraction * len(hash_N), fraction, where, enough)[0]
 
 
 def _threshold(
@@ -147,11 +146,11 @@ def _threshold(
     It is if this holds out about the target; else it is the hash that comes nearest.
 
     Args:
-      hash_K: different hashes in order, of which MANY stand for more.
-      size_K: the characters of the documents with each.
-      low: the characters of documents with a hash up to the fraction of all.
-      target: characters to hold out.
-      fraction: their share.
+      hash_K: different hashes in order; MANY of them stand for more.
+      size_K: the size of the documents with each, in characters or rows.
+      low: the size of documents with a hash up to the fraction of all.
+      target: the size to hold out.
+      fraction: its share.
       where: the field and value to name in errors.
       enough: whether there are enough documents for their hashes to decide.
     """
