@@ -34,6 +34,7 @@ FOLDERS = {
     "trackers": ("runs.trackers",),
     "readers": (),
     "tokenizers": (),
+    "numbered_tokenizers": (),
     "commands": (),
 }
 BASES = {  # the base class of each folder's plug-ins

@@ -8,6 +8,7 @@ package that is called after its kind:
     models/        families (models/__init__.py)
     readers/       checkpoints of other programs (pretrained/folder.py)
     tokenizers/    tokenizers of families that read them in their own way (pretrained/tokenizer.py)
+    numbered_tokenizers/  those of families whose ids come from a vocab.json (as above)
     trackers/      values of `train.trackers`
 
 Each package says in its first lines what it was tested against, and what not. Deleting a package

@@ -25,11 +25,7 @@ from flaxformer_lite.text import (
     special_tokens,
     tokenizer as plain,
 )
-from flaxformer_lite.text.blenderbot_small import MERGES, BlenderbotSmall
 from flaxformer_lite.text.folder_rules import FolderRules, read_rules, with_tokens_map
-from flaxformer_lite.text.m2m_100 import M2M100
-from flaxformer_lite.text.marian import Marian
-from flaxformer_lite.text.numbered_pieces import VOCABULARY, NumberedPieces
 from flaxformer_lite.text.published_tokenizer import JSON, PublishedTokenizer
 
 BYTES = "tokenizer.bytes"
@@ -139,32 +135,13 @@ def _numbered(
     folder: Path, kind: str | None, config: Json, template: str
 ) -> PublishedTokenizer | None:
     """Reads a tokenizer with a vocab.json that no tokenizer.json can express; else returns None."""
-
-    def has(*names: str) -> bool:
-        return all((folder / name).is_file() for name in names)
-
-    if kind == "marian" and has(Marian.model_file, VOCABULARY):
-        marian = Marian(folder)
-        return PublishedTokenizer(marian, config, template, marian.spelled, after=(marian.eos_id,))
-    if kind == "m2m_100" and has(M2M100.model_file, VOCABULARY):
-        m2m_100 = M2M100(folder, config)
-        return PublishedTokenizer(
-            m2m_100,
-            _usual(m2m_100) | config,
-            template,
-            m2m_100.spelled,
-            before=(m2m_100.language_id,),
-            after=(m2m_100.eos_id,),
-        )
-    if kind == "blenderbot-small" and has(MERGES, VOCABULARY):
-        small = BlenderbotSmall(folder)
-        return PublishedTokenizer(small, _usual(small) | config, template, small.spelled)
-    return None
-
-
-def _usual(inner: NumberedPieces) -> Json:
-    """Returns the special tokens for where tokenizer_config.json leaves them out."""
-    return {f"{role}_token": token for role, token in inner.special.items()}
+    name = str(kind).replace("-", "_")
+    if name not in registry.available("numbered_tokenizers"):
+        return None
+    plugin = registry.resolve("numbered_tokenizers", name)
+    if not all((folder / file).is_file() for file in plugin.FILES):
+        return None
+    return plugin.read_tokenizer(folder, config, template)
 
 
 def _of_json(definition: str, where: Path, config: Json, template: str) -> PublishedTokenizer:

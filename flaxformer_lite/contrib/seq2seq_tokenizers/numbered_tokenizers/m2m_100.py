@@ -5,9 +5,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.contrib.seq2seq_tokenizers.numbered_pieces import (
+    VOCABULARY,
+    NumberedSentencePieces,
+)
 from flaxformer_lite.files.read import Json, quote_value
 from flaxformer_lite.registry import did_you_mean
-from flaxformer_lite.text.numbered_pieces import NumberedSentencePieces
+from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
 
 # In the order of their ids, which follow the vocabulary.
 LANGUAGES = {
@@ -70,3 +74,19 @@ class M2M100(NumberedSentencePieces):
 
     def specials(self) -> set[int]:
         return super().specials() | self._languages
+
+
+FILES = (M2M100.model_file, VOCABULARY)
+
+
+def read_tokenizer(folder: Path, config: Json, template: str) -> PublishedTokenizer:
+    """Reads the tokenizer of a folder, whose texts begin with the token of their language."""
+    inner = M2M100(folder, config)
+    return PublishedTokenizer(
+        inner,
+        inner.usual_tokens | config,
+        template,
+        inner.spelled,
+        before=(inner.language_id,),
+        after=(inner.eos_id,),
+    )

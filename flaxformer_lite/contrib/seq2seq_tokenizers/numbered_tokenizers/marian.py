@@ -1,8 +1,14 @@
 """Tokenizers of Marian's translators: a sentencepiece model per language, and one vocabulary."""
 
+from pathlib import Path
 from typing import ClassVar
 
-from flaxformer_lite.text.numbered_pieces import NumberedSentencePieces
+from flaxformer_lite.contrib.seq2seq_tokenizers.numbered_pieces import (
+    VOCABULARY,
+    NumberedSentencePieces,
+)
+from flaxformer_lite.files.read import Json
+from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
 
 
 class Marian(NumberedSentencePieces):
@@ -21,3 +27,12 @@ class Marian(NumberedSentencePieces):
             language = [text[: end + 2]]
             text = text[end + 2 :]
         return [*language, *super()._cut(text)]
+
+
+FILES = (Marian.model_file, VOCABULARY)
+
+
+def read_tokenizer(folder: Path, config: Json, template: str) -> PublishedTokenizer:
+    """Reads the tokenizer of a folder, in which the end of a text is a token."""
+    inner = Marian(folder)
+    return PublishedTokenizer(inner, config, template, inner.spelled, after=(inner.eos_id,))

@@ -7,11 +7,13 @@ from typing import ClassVar
 
 from tokenizers import models
 
-from flaxformer_lite.files.read import read_text
-from flaxformer_lite.text.numbered_pieces import NumberedPieces
+from flaxformer_lite.contrib.seq2seq_tokenizers.numbered_pieces import VOCABULARY, NumberedPieces
+from flaxformer_lite.files.read import Json, read_text
+from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
 from flaxformer_lite.text.saved_files import LARGEST
 
 MERGES = "merges.txt"
+FILES = (MERGES, VOCABULARY)
 START = "__start__"
 END = "__end__"
 UNKNOWN = "__unk__"
@@ -77,3 +79,9 @@ class BlenderbotSmall(NumberedPieces):
         if name.endswith(CONTINUED):
             return name.removesuffix(CONTINUED).encode()
         return f"{name} ".encode()
+
+
+def read_tokenizer(folder: Path, config: Json, template: str) -> PublishedTokenizer:
+    """Reads the tokenizer of a folder."""
+    inner = BlenderbotSmall(folder)
+    return PublishedTokenizer(inner, inner.usual_tokens | config, template, inner.spelled)

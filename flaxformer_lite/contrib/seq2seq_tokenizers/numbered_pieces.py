@@ -7,7 +7,7 @@ from typing import ClassVar
 import sentencepiece
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.files.read import read_bytes, read_object
+from flaxformer_lite.files.read import Json, read_bytes, read_object
 from flaxformer_lite.text import token_text
 from flaxformer_lite.text.saved_files import LARGEST
 from flaxformer_lite.text.tokenizer import Tokenizer
@@ -41,6 +41,11 @@ class NumberedPieces(Tokenizer):
         self._set_ids({role: self._ids[token] for role, token in self.special.items()})
         self.unk_id = self._ids[self.special["unk"]]
         self.sentinel_ids = ()
+
+    @property
+    def usual_tokens(self) -> Json:
+        """The special tokens for where tokenizer_config.json leaves them out."""
+        return {f"{role}_token": token for role, token in self.special.items()}
 
     @property
     def spelled(self) -> dict[str, int]:
