@@ -12,7 +12,6 @@ import itertools
 import os
 import platform
 import re
-import time
 from pathlib import Path
 
 import jax
@@ -25,7 +24,7 @@ from flaxformer_lite import private_names
 
 LOWERINGS = 300  # in one context, which holds the constants of all
 FOLDER = Path(__file__).parents[1] / ".pytest_cache" / "d" / "programs"
-UNUSED = 3 * 24 * 3600  # seconds after which a program is deleted
+MOST = 1 << 30  # bytes of programs that are kept, those used last; a run has a third of it
 NAME = re.compile(r'loc\("([^"]+)"\(')  # of an operation, which tests of a program's text read
 SIGNATURE = ["backend", "module", "executable_devices", "options", "host_callbacks"]
 
@@ -49,7 +48,9 @@ def share_executables():
     compile_anew = getattr(compiler, "backend_compile_and_load", None)
     if not compile_anew or [*inspect.signature(compile_anew).parameters] != SIGNATURE:
         return
-    delete_unused()
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        delete_unused()
 
     def compile_once(backend, module, executable_devices, options, host_callbacks):
         if host_callbacks or backend is not jax.devices()[0].client:  # a compiler of other chips
@@ -68,11 +69,14 @@ def share_executables():
 
 
 def delete_unused():
-    """Deletes the programs of past days, and makes the folder."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    for path in FOLDER.iterdir():
-        if path.stat().st_mtime < time.time() - UNUSED:
-            path.unlink(missing_ok=True)
+    """Deletes the programs that were used longest ago, as those of code that has changed."""
+    files = [(entry.stat(), entry.path) for entry in os.scandir(FOLDER)]
+    files.sort(key=lambda file: file[0].st_mtime, reverse=True)
+    kept = 0
+    for stat, path in files:
+        kept += stat.st_size
+        if kept > MOST:
+            Path(path).unlink(missing_ok=True)
 
 
 def key_of(module, executable_devices, options):
