@@ -136,13 +136,16 @@ def test_other_multi_vector_layers_are_refused(late, file, values, message):
         read_sentence_layers(late)
 
 
-@pytest.mark.parametrize("name", ["sparse", "late"])
+@pytest.mark.parametrize("name", ["sparse", "late", "cls_dense"])
 def test_what_lies_beside_the_weights_is_saved_again(tmp_path, name):
     save_pretrained(tmp_path / "again", *load_pretrained(ROOT / name))
     again = read_sentence_layers(tmp_path / "again")
     due = read_sentence_layers(ROOT / name)
     assert again._replace(dense=()) == due._replace(dense=())
-    assert len(again.dense) == len(due.dense)
+    for ours, theirs in zip(again.dense, due.dense, strict=True):
+        np.testing.assert_array_equal(ours.kernel_DO, theirs.kernel_DO)
+        np.testing.assert_array_equal(ours.bias_O, theirs.bias_O)
+        assert ours.activation == theirs.activation
 
 
 @pytest.mark.parametrize("seed", range(5))

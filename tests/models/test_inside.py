@@ -11,6 +11,7 @@ import pytest
 
 from flaxformer_lite import init_cache
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
+from tests.marks import daily
 from tests.models.tiny import built, close, ids, small
 from tests.pretrained.fixtures import ROOT, loaded, part
 
@@ -40,10 +41,7 @@ def kept(field, inputs):
     return slice(None) if mask is None else mask == 1
 
 
-@pytest.mark.parametrize(
-    "name",
-    [name if name in QUICK else pytest.param(name, marks=pytest.mark.nightly) for name in theirs()],
-)
+@pytest.mark.parametrize("name", daily(theirs(), QUICK))
 def test_fields_are_those_of_transformers(name):
     model, params = loaded(name)
     inputs = part(name, "default/in/")

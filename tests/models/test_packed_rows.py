@@ -8,6 +8,7 @@ import pytest
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.models import build_model
 from flaxformer_lite.models.skeletons.packed_rows import PackedRows
+from tests.marks import daily
 from tests.models import tiny
 
 LENGTHS = (3, 10, 5, 1, 9, 4)
@@ -43,10 +44,7 @@ def packed(groups):
 DAILY = (("t5", "encoder"),)
 
 
-@pytest.mark.parametrize(
-    "family,head",
-    [case if case in DAILY else pytest.param(*case, marks=pytest.mark.nightly) for case in CASES],
-)
+@pytest.mark.parametrize(("family", "head"), daily(CASES, DAILY))
 def test_packed_rows_change_neither_outputs_nor_gradients(family, head):
     cfg = tiny.small(family, number=1, head=head, pad_token_id=1)
     mask = (np.arange(tiny.T) < np.asarray(LENGTHS)[:, None]).astype(np.int32)

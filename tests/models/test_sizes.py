@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from flaxformer_lite import registry
+from tests.marks import daily
 
 PUBLISHED = {
     ("transformer", "base", "lm"): 63_045_632,  # by hand; table 3 rounds to 65M
@@ -127,13 +128,7 @@ DAILY = {
 }
 
 
-@pytest.mark.parametrize(
-    ("family", "preset", "head"),
-    [
-        key if key in DAILY else pytest.param(*key, marks=pytest.mark.nightly)
-        for key in PUBLISHED | COMPOSED
-    ],
-)
+@pytest.mark.parametrize(("family", "preset", "head"), daily(PUBLISHED | COMPOSED, DAILY))
 def test_parameter_count_is_the_published_one(family, preset, head):
     cfg = registry.resolve("models", family).config(preset, head=head, scan=True)
     count = sum(leaf.size for leaf in jax.tree.leaves(shapes(cfg)))

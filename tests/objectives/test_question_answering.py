@@ -11,6 +11,7 @@ import pytest
 from flaxformer_lite import load_pretrained
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.objectives.tables.question_answering import QuestionAnswering
+from tests.marks import daily
 from tests.objectives import learned
 
 ROW = {
@@ -137,10 +138,7 @@ PADDED = {
 DAILY = ("bert", "t5")
 
 
-@pytest.mark.parametrize(
-    "family",
-    [name if name in DAILY else pytest.param(name, marks=pytest.mark.nightly) for name in PADDED],
-)
+@pytest.mark.parametrize("family", daily(PADDED, DAILY))
 def test_padding_counts_as_in_transformers(family):
     """The softmax over columns reads logits at padding, whose row of the token table torch does
     not train."""

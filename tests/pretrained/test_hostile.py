@@ -39,6 +39,8 @@ HEADERS = {
         lambda h: json.dumps(h).replace("1024", "1" * 4000),
         "a whole number of 4000 digits",
     ),
+    "nested without end": (lambda h: '{"a":' + "[" * 100_000, "the header is not JSON"),
+    "a dtype that is a list": (lambda h: h[FIRST].update(dtype=["F32"]), r"has dtype \['F32'\]"),
     "a shape that is a text": (lambda h: h[FIRST].update(shape="16"), "not natural numbers"),
     "an entry that is a number": (
         lambda h: h.update({FIRST: 3}),

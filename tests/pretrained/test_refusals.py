@@ -250,14 +250,6 @@ def test_index_that_promises_too_much(folder):
         load_pretrained(folder)
 
 
-def test_index_that_is_none(folder):
-    shard(folder)
-    for text in ("{}", '{"weight_map": {"a": 1}}'):
-        (folder / "model.safetensors.index.json").write_text(text)
-        with pytest.raises(WeightsError, match="weight_map that gives each tensor's file"):
-            load_pretrained(folder)
-
-
 @pytest.mark.parametrize(
     "name", ["pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5"]
 )

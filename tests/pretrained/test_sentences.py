@@ -8,7 +8,7 @@ import pytest
 import tokenizers
 
 import flaxformer_lite
-from flaxformer_lite import load_pretrained, load_tokenizer, save_pretrained
+from flaxformer_lite import load_tokenizer
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.cli.open_model import open_model
 from flaxformer_lite.config import ConfigError, to_config_dict
@@ -164,17 +164,6 @@ def test_a_prompt_that_fills_the_window_is_told(tmp_path, caplog):
     caplog.clear()
     assert embed(open_model(str(folder)), ["five"], layers, prompt="one ").any()
     assert "prompt" not in caplog.text
-
-
-def test_what_lies_beside_the_weights_is_saved_again(tmp_path):
-    source = ROOT / "cls_dense"
-    save_pretrained(tmp_path / "again", *load_pretrained(source))
-    vectors = embed(
-        open_model(str(tmp_path / "again")),
-        EXPECTED["texts"],
-        read_sentence_layers(tmp_path / "again"),
-    )
-    np.testing.assert_allclose(vectors, EXPECTED["vectors"]["cls_dense"], atol=2e-6)
 
 
 def test_without_modules_vectors_are_of_length_one(tmp_path):

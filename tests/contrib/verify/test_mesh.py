@@ -17,6 +17,7 @@ from flaxformer_lite.models import deepseek_v3
 from flaxformer_lite.nn.adapters.lora import LoraConfig
 from flaxformer_lite.nn.attentions.context_parallel import gather
 from flaxformer_lite.sharding import activations
+from tests.marks import daily
 from tests.training import tiny_runs
 
 SMALL = {"d_model": 32, "num_heads": 4, "head_dim": 8, "mlp_dim": 48}
@@ -93,10 +94,7 @@ def reference(name):
 DAILY = (("llama_tiny", EVERYTHING), ("llama_tiny", "over_data"))
 
 
-@pytest.mark.parametrize(
-    ("name", "mesh"),
-    [case if case in DAILY else pytest.param(*case, marks=pytest.mark.nightly) for case in CASES],
-)
+@pytest.mark.parametrize(("name", "mesh"), daily(CASES, DAILY))
 def test_a_step_on_a_mesh_is_the_step_on_one_device(name, mesh):
     verdict = meshes.verify(reference(name), MeshConfig(**MESHES[mesh]))
     assert verdict.equal, verdict.gradients[:3]

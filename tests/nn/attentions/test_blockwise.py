@@ -11,6 +11,7 @@ from flaxformer_lite.nn.attentions import blockwise, dense
 from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.nn.functions.sharding import ActivationSharding
 from flaxformer_lite.nn.positions.t5_buckets import T5Buckets
+from tests.marks import daily
 from tests.nn.attentions.cases import MASKS, POSITIONS, N, T, by_keywords, encode, heads
 
 BLOCKWISE = by_keywords(blockwise.attend)
@@ -60,15 +61,10 @@ def compare(mask, position, kv_heads, dtype, blocks, **options):
 PAIRS = [*zip(MASKS, POSITIONS, strict=True)]
 
 
-def meeting(*daily):
-    """All pairs of a mask and an encoding, of which `make test` runs these."""
-    pairs = itertools.product(MASKS, POSITIONS)
-    return [
-        pair if pair in daily else pytest.param(*pair, marks=pytest.mark.nightly) for pair in pairs
-    ]
+ALL = [*itertools.product(MASKS, POSITIONS)]
 
 
-@pytest.mark.parametrize(("mask", "position"), meeting(*PAIRS))
+@pytest.mark.parametrize(("mask", "position"), daily(ALL, PAIRS))
 def test_equals_dense_in_value_and_gradient(mask, position):
     """Heads are grouped in every other case, so that each two of mask, position and grouping
     meet."""
@@ -76,7 +72,7 @@ def test_equals_dense_in_value_and_gradient(mask, position):
     compare(MASKS[mask], position, (N, 2)[number % 2], jnp.float32, (4, 4))
 
 
-@pytest.mark.parametrize(("mask", "position"), meeting(PAIRS[-2]))
+@pytest.mark.parametrize(("mask", "position"), daily(ALL, PAIRS[-2:-1]))
 def test_equals_dense_in_bfloat16(mask, position):
     number = [*MASKS].index(mask) + POSITIONS.index(position) + 1
     compare(MASKS[mask], position, (N, 2)[number % 2], jnp.bfloat16, (4, 4))
