@@ -17,7 +17,7 @@ RECORDS = [
 ]
 
 
-@pytest.fixture(params=RECORDS, ids=lambda record: record.name)
+@pytest.fixture(scope="module", params=RECORDS, ids=lambda record: record.name)
 def layer(request):
     x = jax.random.normal(jax.random.key(0), (2, 5, 16))
     module = request.param.module(Execution(), name=request.param.name)

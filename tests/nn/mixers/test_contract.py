@@ -54,7 +54,7 @@ D = 32
 DAILY = [record for record in RECORDS if plugin_name(record) not in ("attention", "disentangled")]
 
 
-@pytest.fixture(params=daily(RECORDS, DAILY), ids=plugin_name)
+@pytest.fixture(params=daily(RECORDS, DAILY), ids=plugin_name, scope="module")
 def stack(request):
     record = StackConfig(
         num_layers=1, pattern=(LayerConfig(mixer=request.param, feed_forward=MlpConfig()),)
