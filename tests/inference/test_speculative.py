@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import scipy.stats
+from scipy.special import chdtrc  # scipy.stats would take a second to import
 
 from flaxformer_lite import generate, registry, stream
 from flaxformer_lite.analysis import recompiles
@@ -170,7 +170,9 @@ def chi_square(counts, expected):
     )
     possible = groups[1] > 0
     assert possible.sum() > 1
-    assert scipy.stats.chisquare(groups[0][possible], groups[1][possible]).pvalue > LEVEL
+    found = groups[0][possible]
+    due = groups[1][possible]
+    assert chdtrc(possible.sum() - 1, (np.square(found - due) / due).sum()) > LEVEL
 
 
 def test_kept_and_replaced_tokens_have_the_models_distribution():
