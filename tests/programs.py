@@ -25,7 +25,8 @@ from flaxformer_lite import private_names
 LOWERINGS = 300  # in one context, which holds the constants of all
 FOLDER = Path(__file__).parents[1] / ".pytest_cache" / "d" / "programs"
 MOST = 1 << 30  # bytes of programs that are kept, those used last; a run has a third of it
-NAME = re.compile(r'loc\("([^"]+)"\(')  # of an operation, which tests of a program's text read
+# of an operation, such as jit(step)/add, which tests of a program's text read; frames have no slash
+NAME = re.compile(r'loc\("([^"]+/[^"]+)"\(')
 SIGNATURE = ["backend", "module", "executable_devices", "options", "host_callbacks"]
 
 
@@ -97,7 +98,8 @@ def compiled_for():
     if info.exists():
         lines = info.read_text().splitlines()
         processor = next((line for line in lines if line.startswith("flags")), processor)
-    return jaxlib.__version__, os.environ["XLA_FLAGS"], platform.machine(), processor
+    flags = sorted(set(os.environ["XLA_FLAGS"].split()))  # a worker has those of its parent, too
+    return jaxlib.__version__, *flags, platform.machine(), processor
 
 
 def init_at_once(create, shardings, compiler_options=None):
