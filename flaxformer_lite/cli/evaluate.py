@@ -5,7 +5,6 @@ import json
 
 import numpy as np
 
-from flaxformer_lite import registry
 from flaxformer_lite.cli import retrieve
 from flaxformer_lite.cli.open_model import folder_of, print_warnings
 from flaxformer_lite.cli.predict import options_of, predicted_rows, write_rows
@@ -72,7 +71,7 @@ def run(args: argparse.Namespace) -> None:
     if baseline and rows:
         rows[0][2] = known_metrics[0].show(baseline[1])
     print(f"{args.data}: {data.num_examples:,} examples")
-    titles = [name_of_objective(type(objective)), "model", name_of_baseline]
+    titles = [plugin_name(objective), "model", name_of_baseline]
     print_table(titles, rows, right=[1])
     is_fitted = type(objective).fit_baseline is not Objective.fit_baseline
     if baseline is None and trained.fitted is None and is_fitted:
@@ -96,10 +95,3 @@ def show(table: Breakdown) -> None:
     print_table(table.head, rows, right=numbers)
     if len(table.rows) > ROWS:
         print(f"... {len(table.rows) - ROWS} more; --json has all")
-
-
-def name_of_objective(kind: type[Objective]) -> str:
-    """Returns the name of an objective's file, also for a second class that the file defines."""
-    if kind.__module__.startswith("flaxformer_lite.objectives."):
-        return kind.__module__.rpartition(".")[2]
-    return registry.name_of(kind)

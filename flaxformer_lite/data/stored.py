@@ -22,7 +22,7 @@ from numpy.typing import DTypeLike
 from flaxformer_lite.files.read import Json
 
 CHUNK = 1 << 12  # rows that are read at a time
-HELD = 1 << 26  # characters of rows that are read at a time, if one has no more
+HELD = 1 << 26  # bytes of rows that are read at a time, if one has no more
 BLOCK = 1 << 8  # most rows of a block, all of which are read for one of them
 BLOCK_SIZE = 1 << 20  # characters that end a block
 IN_MEMORY = 1 << 16  # bytes of a file that is read instead of mapped, so that it is not kept open
@@ -101,9 +101,12 @@ class StoredRows(LazyRows):
 
     def __init__(self, folder: Path):
         self._text = map_numbers(folder / "rows", np.uint8).data
-        blocks = map_numbers(folder / "rows.blocks", np.int64).reshape(-1, 3)
-        self._starts, self._offsets, widest = blocks.T
-        self.chunk = min(CHUNK, max(1, HELD // int(widest.max())))
+        # where each block begins: the number of its first row, and the byte; then the end
+        blocks = map_numbers(folder / "rows.blocks", np.int64).reshape(-1, 2)
+        self._starts, self._offsets = blocks.T
+        rows, size = np.diff(blocks, axis=0).T
+        widest = int((size / rows).max(initial=1))
+        self.chunk = min(CHUNK, max(1, HELD // widest))
         self._last: tuple[int, list[TableRow]] = (-1, [])  # the number and rows of a block
 
     def __len__(self) -> int:
@@ -151,33 +154,28 @@ def write_rows(folder: Path, rows: Iterable[TableRow]) -> tuple[str, ...]:
     columns: dict[str, None] = {}
     count = 0
     with (folder / "rows").open("wb") as file, (folder / "rows.blocks").open("wb") as blocks:
-        blocks.write(np.array([0, 0, 1], np.int64).tobytes())
-        for block, widest in _blocks(rows):
+        blocks.write(np.zeros(2, np.int64).tobytes())
+        for block in _blocks(rows):
             columns.update(dict.fromkeys(itertools.chain.from_iterable(block)))
             # Python's texts from JSON may hold half of a character, a surrogate.
             file.write(_ENCODER.encode(block).encode("utf-8", "surrogatepass"))
             count += len(block)
-            blocks.write(np.array([count, file.tell(), widest], np.int64).tobytes())
+            blocks.write(np.array([count, file.tell()], np.int64).tobytes())
     return tuple(columns)
 
 
-def _blocks(rows: Iterable[TableRow]) -> Iterator[tuple[list[TableRow], int]]:
-    """Yields blocks of rows with the characters of their longest row."""
+def _blocks(rows: Iterable[TableRow]) -> Iterator[list[TableRow]]:
     block: list[TableRow] = []
     size = 0
-    widest = 0
     for row in rows:
-        width = _count_characters(row)
         block.append(row)
-        size += width
-        widest = max(widest, width)
+        size += _count_characters(row)
         if len(block) == BLOCK or size >= BLOCK_SIZE:
-            yield block, widest
+            yield block
             block = []
             size = 0
-            widest = 0
     if block:
-        yield block, widest
+        yield block
 
 
 def _count_characters(value: object) -> int:

@@ -5,11 +5,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from flaxformer_lite.text.special_tokens import Frame, Framed, FramedSpans, Spans
+
 # {"inputs": ..., "targets": ...}; those of a batch are stacked
 Example = dict[str, dict[str, np.ndarray]]
-Messages = list[dict[str, Any]]  # of a conversation, with `role` and `content`
 ClassNames = Mapping[str, tuple[str, ...]]  # of each column of a table that has classes
-ANSWERS = "assistant"  # the role whose turns are answers
 
 
 class Tokenizer(Protocol):
@@ -32,7 +32,7 @@ class Tokenizer(Protocol):
 
     def starts_word(self, ids: np.ndarray) -> np.ndarray: ...
 
-    def frame(self, skeleton: str, /) -> Any: ...
+    def frame(self, skeleton: str, /) -> Frame: ...
 
 
 class Records(Protocol):
@@ -73,47 +73,6 @@ class TextRecords(CountedRecords, Protocol):
     def other_piece(self, index: int, rng: np.random.Generator, tokens: int = 1) -> np.ndarray: ...
 
 
-class Spans(Protocol):
-    """The tokens of a text, and the characters that each stands for (text/special_tokens.py)."""
-
-    @property
-    def ids(self) -> np.ndarray: ...
-
-    @property
-    def start(self) -> np.ndarray: ...
-
-    @property
-    def end(self) -> np.ndarray: ...
-
-    def cut(self, begin: int, stop: int | None = None) -> "Spans": ...
-
-
-class TokenRow(Protocol):
-    """One text or two with the special tokens around them (text/special_tokens.py)."""
-
-    @property
-    def ids(self) -> np.ndarray: ...
-
-    @property
-    def second(self) -> int: ...
-
-    @property
-    def cut(self) -> int: ...
-
-
-class TokenSpans(TokenRow, Protocol):
-    """Such a row with the characters that each token stands for."""
-
-    @property
-    def part(self) -> np.ndarray: ...
-
-    @property
-    def start(self) -> np.ndarray: ...
-
-    @property
-    def end(self) -> np.ndarray: ...
-
-
 class ReadTable(Protocol):
     """A table as it was read (data/table.py), with all its columns."""
 
@@ -128,7 +87,7 @@ class TableRecords(Records, Protocol):
     """
 
     @property
-    def frame(self) -> Any: ...
+    def frame(self) -> Frame: ...
 
     @property
     def rows(self) -> Sequence[Mapping[str, Any]]: ...
@@ -232,7 +191,7 @@ def encoder_decoder(
     }
 
 
-def pad_row(row: TokenRow, records: TableRecords) -> dict[str, np.ndarray]:
+def pad_row(row: Framed | FramedSpans, records: TableRecords) -> dict[str, np.ndarray]:
     """Pads a row to the inputs of a model, each [T] int32.
 
     There are token types only where the frame has a second one.

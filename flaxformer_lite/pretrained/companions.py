@@ -8,7 +8,7 @@ import tokenizers
 from tokenizers import processors
 
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.text import conversations, special_tokens, tokenizer as plain
+from flaxformer_lite.text import conversations, tokenizer as plain
 
 
 def publish_tokenizer(
@@ -59,7 +59,7 @@ def publish_tokenizer(
 
 def _publish_json(inner: plain.Tokenizer, model: nn.Module, made: Path, limit: int | None) -> None:
     known = tokenizers.Tokenizer.from_str(inner.definition.decode())
-    around = special_tokens.usual(inner, model.skeleton)
+    around = plain.usual_frame(inner, model.skeleton)
     if known.post_processor is None and (around.before or around.after):
         before = [known.id_to_token(i) for i in around.before]
         after = [known.id_to_token(i) for i in around.after]

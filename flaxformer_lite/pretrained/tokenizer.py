@@ -160,7 +160,7 @@ def framed(
     """
     roles = {plain.KNOWN[role][0]: i for role, i in inner.ids.items()}
     config = {"truncation_side": inner.truncation_side}
-    around = special_tokens.usual(inner, skeleton)
+    around = plain.usual_frame(inner, skeleton)
     if skeleton == "decoder":
         around = special_tokens.Frame(inner.begin_ids)
     if as_published:

@@ -10,9 +10,9 @@ import numpy as np
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.objectives.rows import ANSWERS, Messages
 from flaxformer_lite.text import chat_template
 from flaxformer_lite.text.chat_template import FAILS, Rendered
+from flaxformer_lite.text.roles import ANSWERS, Messages
 from flaxformer_lite.text.tokenizer import Tokenizer
 
 GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")

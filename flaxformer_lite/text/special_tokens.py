@@ -12,8 +12,6 @@ import numpy as np
 if TYPE_CHECKING:
     from tokenizers import Encoding
 
-    # it imports jax, which tokenizers do without
-    from flaxformer_lite.objectives.rows import Tokenizer
 
 SPECIAL = -1  # the part that special tokens belong to
 
@@ -141,18 +139,6 @@ def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
     if first > second:
         kept = min(first, room - kept)
     return kept, min(second, room - kept)
-
-
-def usual(tokenizer: "Tokenizer", skeleton: str) -> Frame:
-    """Returns the default frame: BERT's for encoders, end-of-text for encoder-decoders."""
-    cls: tuple[int, ...] = ()
-    if skeleton == "encoder" and tokenizer.cls_id is not None:
-        cls = (tokenizer.cls_id,)
-    last = {"encoder": tokenizer.sep_id, "encoder_decoder": tokenizer.eos_id}.get(skeleton)
-    end: tuple[int, ...] = ()
-    if last is not None:
-        end = (last,)
-    return Frame(cls, end, end, int(skeleton == "encoder"))
 
 
 def of_template(encoded: "Encoding") -> Frame:

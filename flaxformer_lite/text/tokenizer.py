@@ -140,7 +140,7 @@ class Tokenizer:
 
     def frame(self, skeleton: str) -> special_tokens.Frame:
         """Returns the special tokens that a model with this skeleton expects around its texts."""
-        return special_tokens.usual(self, skeleton)
+        return usual_frame(self, skeleton)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Decodes ids to text, leaving out special tokens and ids beyond the vocabulary.
@@ -447,6 +447,18 @@ class SentencePiece(Tokenizer):
             if index != self._model.unk_id():
                 return index
         return None
+
+
+def usual_frame(tokenizer: Tokenizer, skeleton: str) -> special_tokens.Frame:
+    """Returns the default frame: BERT's for encoders, end-of-text for encoder-decoders."""
+    cls: tuple[int, ...] = ()
+    if skeleton == "encoder" and tokenizer.cls_id is not None:
+        cls = (tokenizer.cls_id,)
+    last = {"encoder": tokenizer.sep_id, "encoder_decoder": tokenizer.eos_id}.get(skeleton)
+    end: tuple[int, ...] = ()
+    if last is not None:
+        end = (last,)
+    return special_tokens.Frame(cls, end, end, int(skeleton == "encoder"))
 
 
 def hash_parts(file: str, definition: bytes, *others: str) -> str:

@@ -11,9 +11,10 @@ import numpy as np
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import Size
 from flaxformer_lite.files.read import Json, quote_value
-from flaxformer_lite.objectives.rows import ANSWERS, Messages, TableRecords
+from flaxformer_lite.objectives.rows import TableRecords
 from flaxformer_lite.objectives.tables.task import Column, Row
 from flaxformer_lite.objectives.tables.writing import Limits, ScoredBy, WritingTask
+from flaxformer_lite.text.roles import ANSWERS, Messages
 
 # For models without a template: each turn under its role; answers end with the end-of-text token.
 PLAIN = (

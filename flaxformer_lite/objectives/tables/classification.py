@@ -31,7 +31,6 @@ from flaxformer_lite.objectives.rows import (
     ClassNames,
     Example,
     TableRecords,
-    TokenRow,
     pad_row,
 )
 from flaxformer_lite.objectives.sums import LossSums
@@ -52,6 +51,7 @@ from flaxformer_lite.objectives.tables.task import (
     number_of,
     texts_of,
 )
+from flaxformer_lite.text.special_tokens import Framed
 from flaxformer_lite.types import Arrays, Predictions
 
 Kind = Annotated[str, OneOf(("single", "multiple", "number"))]
@@ -104,7 +104,7 @@ TEXTS = (
 
 
 Target = np.float32 | np.int32 | np.ndarray  # a number, a label, or whether each label is one
-Feature = tuple[TokenRow, Target]
+Feature = tuple[Framed, Target]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from flaxformer_lite.objectives.base import (
     Metric,
     score_metric,
 )
-from flaxformer_lite.objectives.rows import ANSWERS, Example, Messages, TableRecords, fill_row
+from flaxformer_lite.objectives.rows import Example, TableRecords, fill_row
 from flaxformer_lite.objectives.sums import LossSums
 from flaxformer_lite.objectives.tables.chat import (
     VARIABLES,
@@ -37,6 +37,7 @@ from flaxformer_lite.objectives.tables.chat import (
 )
 from flaxformer_lite.objectives.tables.task import Column, Row
 from flaxformer_lite.objectives.tables.writing import METRICS
+from flaxformer_lite.text.roles import ANSWERS, Messages
 from flaxformer_lite.types import Arrays, Batch
 
 SIDES = ("chosen", "rejected")

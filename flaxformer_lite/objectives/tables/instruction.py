@@ -11,14 +11,7 @@ from typing import Annotated
 import numpy as np
 
 from flaxformer_lite.config.rules import NotNegative, OneOf, Probability
-from flaxformer_lite.objectives.rows import (
-    ANSWERS,
-    Example,
-    Messages,
-    TableRecords,
-    fill_row,
-    next_tokens,
-)
+from flaxformer_lite.objectives.rows import Example, TableRecords, fill_row, next_tokens
 from flaxformer_lite.objectives.tables.chat import (
     VARIABLES,
     ChatTask,
@@ -29,6 +22,7 @@ from flaxformer_lite.objectives.tables.chat import (
     variables_of,
 )
 from flaxformer_lite.objectives.tables.task import Column, Row, text_of
+from flaxformer_lite.text.roles import ANSWERS, Messages
 
 
 @dataclass(frozen=True, kw_only=True)

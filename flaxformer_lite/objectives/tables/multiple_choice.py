@@ -29,11 +29,11 @@ from flaxformer_lite.objectives.rows import (
     ClassNames,
     Example,
     TableRecords,
-    TokenRow,
     pad_row,
 )
 from flaxformer_lite.objectives.sums import LossSums, class_loss
 from flaxformer_lite.objectives.tables.task import Column, Row, Task, text_of
+from flaxformer_lite.text.special_tokens import Framed
 from flaxformer_lite.types import Arrays, Predictions
 
 ENDINGS = tuple(
@@ -47,7 +47,7 @@ class Choices(NamedTuple):
     """A text with each of its choices."""
 
     # [C] the tokens of the text with each choice, and None for choices that the row lacks
-    rows: tuple[TokenRow | None, ...]
+    rows: tuple[Framed | None, ...]
     label: np.int32  # index of the right choice
     cut: int  # number of tokens cut off from all choices
 

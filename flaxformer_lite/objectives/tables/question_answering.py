@@ -27,14 +27,13 @@ from flaxformer_lite.objectives.base import (
 from flaxformer_lite.objectives.rows import (
     ClassNames,
     Example,
-    Spans,
     TableRecords,
-    TokenSpans,
     pad_row,
 )
 from flaxformer_lite.objectives.sums import LossSums, sum_weighted
 from flaxformer_lite.objectives.tables.answers import Answer, answers_of, best_span, squad_scores
 from flaxformer_lite.objectives.tables.task import Column, Row, Task, text_of, texts_of
+from flaxformer_lite.text.special_tokens import FramedSpans, Spans
 from flaxformer_lite.types import Arrays, Predictions
 
 Borders = tuple[jax.Array, jax.Array]  # the logits of an answer's start and of its end, [B, T]
@@ -43,7 +42,7 @@ Borders = tuple[jax.Array, jax.Array]  # the logits of an answer's start and of 
 class Window(NamedTuple):
     """A question with a part of its context."""
 
-    row: TokenSpans  # the tokens; part 1 is the context's
+    row: FramedSpans  # the tokens; part 1 is the context's
     none: int  # the column that stands for no answer
     start: int  # the column of the answer's first token, or `none`
     end: int  # of its last
@@ -260,7 +259,7 @@ def _true(records: TableRecords, rows: Iterable[int]) -> list[list[str]]:
     return texts
 
 
-def _columns(row: TokenSpans, answer: Answer, none: int) -> tuple[int, int]:
+def _columns(row: FramedSpans, answer: Answer, none: int) -> tuple[int, int]:
     """Returns the columns of the answer's first and last token.
 
     Returns the column of "no answer" twice if the window does not hold the whole answer.

@@ -24,10 +24,11 @@ from flaxformer_lite.objectives.base import (
     Metric,
     score_metric,
 )
-from flaxformer_lite.objectives.rows import Example, TableRecords, Tokenizer, TokenRow, pad_row
+from flaxformer_lite.objectives.rows import Example, TableRecords, Tokenizer, pad_row
 from flaxformer_lite.objectives.sums import LossSums, sum_weighted
 from flaxformer_lite.objectives.tables import retrieval
 from flaxformer_lite.objectives.tables.task import Column, Row, Task, number_of, texts_of
+from flaxformer_lite.text.special_tokens import Framed
 from flaxformer_lite.types import Arrays, Predictions
 
 Activation = Annotated[str, OneOf(("", *TORCH_ACTIVATIONS))]
@@ -37,7 +38,7 @@ DEEPEST = 10  # passages of a query that mrr_10 and ndcg_10 read
 class Judged(NamedTuple):
     """A query with a passage."""
 
-    row: TokenRow
+    row: Framed
     label: np.float32
     query: int
 

@@ -34,13 +34,13 @@ from flaxformer_lite.objectives.rows import (
     Example,
     TableRecords,
     Tokenizer,
-    TokenRow,
     pad_row,
 )
 from flaxformer_lite.objectives.sums import TOKENS, LossSums, sum_weighted
 from flaxformer_lite.objectives.tables import retrieval
 from flaxformer_lite.objectives.tables.scores import compute_correlations
 from flaxformer_lite.objectives.tables.task import Column, Row, Task, number_of, text_of
+from flaxformer_lite.text.special_tokens import Framed
 from flaxformer_lite.types import Arrays, Predictions
 
 Kind = Annotated[str, OneOf(("pairs", "scores"))]
@@ -322,7 +322,7 @@ def one_text_per_row(inputs: Arrays) -> dict[str, jax.Array]:
     return flat
 
 
-def _with_anchor_for_absent(feature: Texts) -> list[TokenRow]:
+def _with_anchor_for_absent(feature: Texts) -> list[Framed]:
     """Returns the texts of a row, with the first one in place of those that are absent."""
     rows = []
     for row in feature.rows:

@@ -30,7 +30,6 @@ from flaxformer_lite.objectives.rows import (
     ClassNames,
     Example,
     TableRecords,
-    TokenSpans,
     pad_row,
 )
 from flaxformer_lite.objectives.sums import LossSums, class_loss
@@ -48,6 +47,7 @@ from flaxformer_lite.objectives.tables.task import (
     Row,
     text_of,
 )
+from flaxformer_lite.text.special_tokens import FramedSpans
 from flaxformer_lite.types import Arrays, Predictions
 
 OUTSIDE = "O"
@@ -61,7 +61,7 @@ ENTITIES = (F1, score_metric("precision", form=".1%"), score_metric("recall", fo
 class Tagged(NamedTuple):
     """The words and tags of a text."""
 
-    row: TokenSpans  # its tokens
+    row: FramedSpans  # its tokens
     words: list[str]  # its words
     # [W] int32, the column of each word's first piece; -1 if it was cut off or has none
     first: np.ndarray
@@ -287,7 +287,7 @@ class Tagging(Labelled):
         return np.asarray([self.index(value, where) for value in values], np.int32)
 
 
-def first_pieces(row: TokenSpans, words: Sequence[str]) -> np.ndarray:
+def first_pieces(row: FramedSpans, words: Sequence[str]) -> np.ndarray:
     """Returns the column of each word's first piece, [W] int32; -1 for a word without pieces.
 
     A piece belongs to the first word that ends behind the piece's start; a lone space to the word

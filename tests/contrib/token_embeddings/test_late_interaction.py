@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import flaxformer_lite
+from flaxformer_lite import registry
 from flaxformer_lite.__main__ import main
-from flaxformer_lite.config import ConfigError, to_config_dict
+from flaxformer_lite.config import ConfigError, plugin_name, to_config_dict
 from flaxformer_lite.contrib.token_embeddings.objectives.late_interaction import LateInteraction
 from flaxformer_lite.pretrained.sentences import read_sentence_layers
 from flaxformer_lite.runs.start.adopt import read_experiment
@@ -109,3 +110,8 @@ def test_queries_are_filled_only_where_there_is_a_mask_token(tmp_path, monkeypat
     cfg = learned.config(tmp_path, LateInteraction(query_length=6), synonyms(20), length=6)
     with pytest.raises(ConfigError, match=r"objective.expand=True: .*False"):
         learned.setup.prepare_experiment(cfg)
+
+
+def test_an_objective_of_contrib_is_known_by_its_file_as_those_of_the_core():
+    assert plugin_name(LateInteraction()) == "late_interaction"
+    assert registry.resolve_class("objectives", "late_interaction") is LateInteraction
