@@ -88,17 +88,13 @@ class LabelledRecords:
 
     def token_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Tokenizes texts without special tokens."""
-        ids: list[list[int]] = []
-        for start in range(0, len(texts), BATCH):
-            ids += self.tokenizer.encode_batch(list(texts[start : start + BATCH]))
-        return ids
+        batches = map(self.tokenizer.encode_batch, _batches(texts))
+        return list(itertools.chain.from_iterable(batches))
 
     def spans(self, texts: Sequence[str]) -> list[Spans]:
         """Tokenizes texts like `token_ids`, with the characters that each token stands for."""
-        spans: list[Spans] = []
-        for start in range(0, len(texts), BATCH):
-            spans += self.tokenizer.encode_spans(list(texts[start : start + BATCH]))
-        return spans
+        batches = map(self.tokenizer.encode_spans, _batches(texts))
+        return list(itertools.chain.from_iterable(batches))
 
     def conversations(
         self, template: str, chats: Sequence[Json], learn: str
@@ -127,6 +123,11 @@ class LabelledRecords:
             digest = hashlib.blake2b(text.encode(), digest_size=DIGEST).digest()
             numbers.append(seen.setdefault(digest, len(seen)))
         return numbers
+
+
+def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
+    for start in range(0, len(texts), BATCH):
+        yield list(texts[start : start + BATCH])
 
 
 def encode_rows(

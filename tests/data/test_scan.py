@@ -81,6 +81,14 @@ def test_texts_that_are_missing_are_refused_and_empty_ones_counted(tmp_path):
     assert sum(map(len, records.values())) == 37
 
 
+def test_faults_of_several_columns_come_in_the_order_of_their_first_rows(tmp_path):
+    lacking = {"_2": {"label": None}, "_5": {"text": None}, "_7": {"label": ""}}
+    for first, second in (("label", "text"), ("text", "label")):
+        with pytest.raises(ConfigError, match=rf"no {first}\b.* no {second}\b"):
+            opened(tmp_path, rows_of(40, **lacking))
+        lacking["_1"] = {"text": None}
+
+
 def test_held_out_rows_that_are_training_rows_are_counted(tmp_path):
     rows = rows_of(20)
     said = warnings(opened(tmp_path, rows, held=rows[:3] + [{"text": "new", "label": "a"}])[2])

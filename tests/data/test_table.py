@@ -9,6 +9,7 @@ import pytest
 
 from flaxformer_lite.cli.predict import write_rows
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.data import table
 from flaxformer_lite.data.table import read_table
 
 ROWS = [
@@ -43,6 +44,20 @@ def test_every_form_of_text_reads_alike(tmp_path, name):
     (tmp_path / name).write_bytes(WRITTEN[name]())
     read = read_table(str(tmp_path / name), "data.path")
     assert read.rows == ROWS and read.columns == ("text", "label") and len(read) == 3
+
+
+def test_rows_that_an_older_version_has_cached_are_read_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr(table, "SMALL", 0)
+    path = tmp_path / "t.csv"
+    path.write_bytes(WRITTEN["t.csv"]())
+    current = table.FORMAT
+    for version, due in (("older", ROWS), (current, ROWS)):
+        monkeypatch.setattr(table, "FORMAT", version)
+        read = read_table(str(path), "data.path", root=str(tmp_path / "cache"))
+        assert read.is_stored and list(read.rows) == due
+        for file in (tmp_path / "cache").glob("table-*/rows*"):
+            file.write_bytes(b"of another form")
+    assert len(list((tmp_path / "cache").glob("table-*"))) == 2
 
 
 def test_arrow_parquet_and_folders_of_datasets(tmp_path):
