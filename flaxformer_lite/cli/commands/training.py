@@ -70,31 +70,6 @@ def train(parser: argparse.ArgumentParser) -> None:
 
 
 @declare_command(
-    "compare runs: results, curves, and fields that differ",
-    "runs/gpt2 runs/wide",
-    "runs/* --output compare.html",
-)
-def compare(parser: argparse.ArgumentParser) -> None:
-    """Compares runs: steps, tokens, held-out metrics, speed, and the fields that differ.
-
-    Runs that are still going, or were stopped or killed, are compared as far as they got.
-    """
-    parser.add_argument(
-        "runs",
-        nargs="+",
-        metavar="RUN",
-        type=command_line.place,
-        help="the --workdir of a run",
-    )
-    parser.add_argument(
-        "--output",
-        metavar="FILE",
-        type=command_line.new_file(".html"),
-        help="a .html for the held-out curves and the tables",
-    )
-
-
-@declare_command(
     "show the rows of a step of a run, and where they came from",
     "--workdir runs/gpt2 --at 1234",
     '--workdir runs/gpt2 --document "book.txt:1500"',

@@ -5,8 +5,8 @@ import argparse
 from flaxformer_lite.cli import retrieve
 from flaxformer_lite.cli.open_model import print_notice, print_warnings
 from flaxformer_lite.cli.predict import write_rows
+from flaxformer_lite.contrib.mining.negatives import MiningRules, mine
 from flaxformer_lite.data.retrieval import read_pairs
-from flaxformer_lite.inference.mining import MiningRules, mine
 
 
 def run(args: argparse.Namespace) -> None:

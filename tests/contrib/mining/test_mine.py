@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.__main__ import main
-from flaxformer_lite.inference.mining import MiningRules, mine
+from flaxformer_lite.contrib.mining.negatives import MiningRules, mine
 from flaxformer_lite.inference.retrieval import Hits
 
-ROOT = Path(__file__).parents[1] / "fixtures" / "sentences"
+ROOT = Path(__file__).parents[2] / "fixtures" / "sentences"
 EXPECTED = json.loads((ROOT / "retrieval.json").read_text())
 
 
