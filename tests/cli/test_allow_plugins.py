@@ -24,7 +24,8 @@ from flaxformer_lite import (
 )
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError, fingerprint
-from flaxformer_lite.runs import batch_history, evaluate_file, replay
+from flaxformer_lite.contrib.time_machine import replay, run_history
+from flaxformer_lite.runs import evaluate_file
 from flaxformer_lite.runs.start import resume
 from tests.cli import models
 from tests.training import tiny_runs
@@ -172,7 +173,7 @@ READERS = {
     "template_of": model_details.template_of,
     "load_sentence_layers": model_details.load_sentence_layers,
     "open_trained": lambda path: evaluate_file.open_trained(Path(path)),
-    "open_history": lambda path: batch_history.open_history(Path(path)),
+    "open_history": lambda path: run_history.open_history(Path(path)),
     "before_step": lambda path: replay.before_step(Path(path), 1),
     "read_run": lambda path: workdir.read_run(Path(path)),
     "save_pretrained": lambda path: save_model.save_pretrained(

@@ -16,13 +16,14 @@ import pytest
 import flaxformer_lite
 from flaxformer_lite import __main__ as door
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.contrib.time_machine import replay
 from flaxformer_lite.inference.sampler import draw_continuations
 from flaxformer_lite.models import llama
 from flaxformer_lite.nn.adapters.lora import LoraConfig
 from flaxformer_lite.objectives.policy_gradient import compute_advantages, compute_token_losses
 from flaxformer_lite.objectives.rewards.call import call_reward
 from flaxformer_lite.objectives.tables.grpo import Grpo, Policy
-from flaxformer_lite.runs import replay, stepping
+from flaxformer_lite.runs import stepping
 from flaxformer_lite.runs.errors import RunError
 from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.training.optimizer import schedule

@@ -14,8 +14,8 @@ import flaxformer_lite
 from flaxformer_lite import sharding
 from flaxformer_lite.config import ConfigError, MeshConfig
 from flaxformer_lite.config.mixture import SourceConfig
+from flaxformer_lite.contrib.time_machine import run_history
 from flaxformer_lite.data import dummy
-from flaxformer_lite.runs import batch_history
 from flaxformer_lite.runs.report.meter import average_metrics
 from flaxformer_lite.runs.report.metrics import read
 from flaxformer_lite.runs.start import setup
@@ -167,7 +167,7 @@ def test_a_run_reports_each_source_and_its_past_is_known(mixed, tmp_path, capsys
 
 def assert_the_past_is_known(folder, cfg):
     """The rows that a step saw are found again, each in the file of its source."""
-    opened = batch_history.open_history(folder)
+    opened = run_history.open_history(folder)
     (batch,) = itertools.islice(opened.data.batches(batch_size=8, seed=cfg.seed, start_step=4), 1)
     places = opened.places(5)
     for own, is_words in zip(places, batch["targets"]["source/words"], strict=True):

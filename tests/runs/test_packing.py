@@ -146,7 +146,7 @@ def records(folder):
     }
 
 
-# Dropout is drawn again daily in tests/runs/test_replay.py.
+# Dropout is drawn again daily in tests/contrib/time_machine/test_replay.py.
 @pytest.fixture(
     scope="module", params=daily([0.0, 0.1], [0.0]), ids=["without dropout", "with dropout"]
 )

@@ -23,9 +23,6 @@ COMMANDS: dict[str, Command] = {
     "inspect": models.inspect,
     "embed": texts.embed,
     "fill-mask": texts.fill_mask,
-    "steps": training.steps,
-    "replay": training.replay,
-    "data": training.data,
     "verify": training.verify,
 }
 for _name in registry.available("commands"):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.cli import command_line
-from flaxformer_lite.cli.render_example import Renderer
+from flaxformer_lite.contrib.data_report.render_example import Renderer
 from flaxformer_lite.data import dummy
 from flaxformer_lite.runs.start.adopt import read_experiment
 from flaxformer_lite.text import tokenizer

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from flaxformer_lite.cli.open_model import folder_of, print_notice
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.runs import batch_history
+from flaxformer_lite.contrib.time_machine import run_history
 from flaxformer_lite.runs.report import metrics
 
 SHORT = 160  # most characters of a row's text without --full
@@ -20,7 +20,7 @@ def run(args: argparse.Namespace) -> None:
             "--at or --document is missing; pass the number of a step, or a document to look for."
         )
     folder = folder_of(args.workdir)
-    history = batch_history.open_history(folder, allow_plugins=args.allow_plugins)
+    history = run_history.open_history(folder, allow_plugins=args.allow_plugins)
     if args.at is not None:
         places = history.places(args.at)
         texts = history.texts(args.at)
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> None:
             for line in history.cfg.objective.show_collected(record, number):
                 print(f"    {line}")
     if args.document:
-        last = batch_history.last_step(folder, history.cfg)
+        last = run_history.last_step(folder, history.cfg)
         count = 0
         for step, row in history.saw(args.document, last):
             print(f"step {step}  row {row}", flush=True)

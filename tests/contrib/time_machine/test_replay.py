@@ -21,8 +21,8 @@ from flaxformer_lite.checkpoints.digest import describe_leaves
 from flaxformer_lite.checkpoints.record import read_record
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.mixture import SourceConfig
+from flaxformer_lite.contrib.time_machine import replay, run_history
 from flaxformer_lite.data.pipeline import open_dataset
-from flaxformer_lite.runs import batch_history, replay
 from flaxformer_lite.runs.errors import RunError
 from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.runs.start import resume
@@ -50,7 +50,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def opened(run):
-    return batch_history.open_history(run, allow_plugins=True)
+    return run_history.open_history(run, allow_plugins=True)
 
 
 def files_of(folder):
@@ -153,7 +153,7 @@ def test_a_mixture_has_the_files_of_each_source(tmp_path):
     cfg = poison.config(tmp_path, steps=6)
     sources = {name: SourceConfig(path=str(tmp_path / f"{name}.jsonl")) for name in ("a", "b")}
     cfg = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, path="", mixture=sources))
-    mixed = batch_history.BatchHistory(cfg, open_dataset(cfg))
+    mixed = run_history.RunHistory(cfg, open_dataset(cfg))
     seen = collections.defaultdict(set)
     for step in range(1, 7):
         for row, (places, text) in enumerate(
@@ -237,14 +237,14 @@ def test_changed_text_is_refused(run, tmp_path, capsys):
     text = tmp_path / "text.jsonl"
     text.write_text((run.parent / "text.jsonl").read_text().replace("from 16:", "From 16:"))
     moved = dataclasses.replace(
-        batch_history.read_config(run, allow_plugins=True).data, path=str(text), cache=str(tmp_path)
+        run_history.read_config(run, allow_plugins=True).data, path=str(text), cache=str(tmp_path)
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            batch_history,
+            run_history,
             "read_config",
             lambda folder, **allowed: dataclasses.replace(
-                batch_history.workdir.read_config(run, **allowed), data=moved
+                run_history.workdir.read_config(run, **allowed), data=moved
             ),
         )
         for command in ("steps", "replay"):

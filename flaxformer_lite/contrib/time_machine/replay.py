@@ -13,8 +13,9 @@ import numpy as np
 from flaxformer_lite.checkpoints import run_inputs, workdir
 from flaxformer_lite.checkpoints.manager import Checkpoints
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.contrib.time_machine import run_history
 from flaxformer_lite.registry import Allowed
-from flaxformer_lite.runs import batch_history, packing
+from flaxformer_lite.runs import packing
 from flaxformer_lite.runs.best import Best
 from flaxformer_lite.runs.experiment import Experiment
 from flaxformer_lite.runs.report import metrics
@@ -67,15 +68,15 @@ def before_step(folder: Path, step: int, *, allow_plugins: Allowed = False) -> R
     Raises:
       ConfigError: there is no such step, or data have changed since.
     """
-    cfg = batch_history.read_config(folder, allow_plugins=allow_plugins)
-    last = batch_history.last_step(folder, cfg)
+    cfg = run_history.read_config(folder, allow_plugins=allow_plugins)
+    last = run_history.last_step(folder, cfg)
     if step - cfg.train.log_every >= last:  # fewer may have been taken without a record
         raise ConfigError(
             f"--at={step}: the last step in metrics.jsonl is {last}; name one that was taken."
         )
     experiment = prepare_experiment(cfg)
-    batch_history.check_data(folder, experiment.train_data)
-    history = batch_history.BatchHistory(experiment.cfg, experiment.train_data)
+    run_history.check_data(folder, experiment.train_data)
+    history = run_history.RunHistory(experiment.cfg, experiment.train_data)
     history.rows(step)  # raises if there is no such step
     target = experiment.program.saved(experiment.program.target)
     restored = workdir.read_state(folder, target, step - 1)

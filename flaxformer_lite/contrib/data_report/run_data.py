@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from flaxformer_lite.cli.read_page import read_page
-from flaxformer_lite.cli.render_example import Renderer, parts_of
 from flaxformer_lite.cli.tables import make_console
 from flaxformer_lite.config import ExperimentConfig, plugin_name
+from flaxformer_lite.contrib.data_report.render_example import Renderer, parts_of
 from flaxformer_lite.data import table
 from flaxformer_lite.data.corpus import Corpus, Records
 from flaxformer_lite.data.encoded_rows import tokens_cut

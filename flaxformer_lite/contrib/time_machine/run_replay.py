@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from flaxformer_lite.cli.open_model import folder_of, print_notice
-from flaxformer_lite.cli.steps import format_row, join_places
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.runs import replay
-from flaxformer_lite.runs.batch_history import BatchHistory
+from flaxformer_lite.contrib.time_machine import replay
+from flaxformer_lite.contrib.time_machine.run_history import RunHistory
+from flaxformer_lite.contrib.time_machine.run_steps import format_row, join_places
 
 
 def run(args: argparse.Namespace) -> None:
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> None:
     print(comparison(replay.compare(folder, {**point.values, args.at: values})))
     print("  ".join(f"{name} {value:.6g}" for name, value in values.items()))
     print("\nrows by their loss, each by itself and without dropout")
-    history = BatchHistory(cfg, point.experiment.train_data)
+    history = RunHistory(cfg, point.experiment.train_data)
     places = history.places(args.at)
     texts = history.texts(args.at)
     for row in np.argsort(-np.nan_to_num(losses, nan=np.inf), kind="stable"):
