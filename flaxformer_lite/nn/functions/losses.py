@@ -364,27 +364,36 @@ def _fused(
     labels: jax.Array,
     weights: jax.Array,
 ) -> tuple[jax.Array, ...]:
+    @jax.jit  # one function for all chunks, which is compiled once
+    def sums_of(
+        x: jax.Array, labels: jax.Array, weights: jax.Array, soft: SoftTargets | None
+    ) -> tuple[jax.Array, ...]:
+        logits = dataclasses.replace(projection, x=x).logits()
+        return _sums(options, logits, labels, weights, soft)
+
     total: tuple[jax.Array, ...] = ()
     for part in _parts(options, labels):
         x = compute_after(total[:1], projection.x[..., part, :], projection.sharding)
-        logits = dataclasses.replace(projection, x=x).logits()
         soft_part = _soft_part(soft, part, x)
-        sums = _sums(options, logits, labels[..., part], weights[..., part], soft_part)
-        total = _add(total, sums)
+        total = _add(total, sums_of(x, labels[..., part], weights[..., part], soft_part))
     return total
 
 
 def _fused_forward(
-    options: _Options,
-    projection: DeferredLogits,
-    soft: SoftTargets | None,
-    labels: jax.Array,
-    weights: jax.Array,
+    options: _Options, *arguments: Tree
 ) -> tuple[tuple[jax.Array, ...], DeferredLogits]:
     """Computes the sums, and the gradients of the loss, chunk by chunk.
 
-    The backward pass only scales these gradients, so no logits are kept for it.
+    The backward pass only scales these gradients, so no logits are kept for it. A frozen vocabulary
+    has none: the order of the chunks would make XLA compute it all the same.
+
+    Args:
+      options: of the loss.
+      *arguments: those of `_fused`, whose leaves say whether a gradient with respect to them is
+        asked for.
     """
+    is_trained = arguments[0].kernel_VD.perturbed
+    projection, soft, labels, weights = jax.tree.map(lambda leaf: leaf.value, arguments)
     # Cast before the loop, once for all chunks.
     kernel_VD = projection.kernel_VD.astype(projection.x.dtype)
 
@@ -399,6 +408,9 @@ def _fused_forward(
         sums = _sums(options, logits, labels, weights, soft)
         return sums[0], sums
 
+    # With respect to the bare products: the two products of the chain rule follow by hand, so
+    # that no chunk's logits outlive it. One function for all chunks, which is compiled once.
+    gradient_of_loss = jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))
     total: tuple[tuple[jax.Array, ...], jax.Array | None] | None = None
     d_x = []
     d_kernel_VD = None
@@ -406,23 +418,29 @@ def _fused_forward(
         x = projection.x[..., part, :]
         if d_kernel_VD is not None:
             x = compute_after_sum(d_kernel_VD, x, projection.sharding)
+        else:
+            x = compute_after(d_x[-1:], x, projection.sharding)
         dots = projection.dot(x, kernel_VD, (-1, 1))
-        # With respect to the bare products: the two products of the chain rule follow by hand, so
-        # that no chunk's logits outlive it.
-        gradient_of_loss = jax.grad(loss, argnums=(0, 1), has_aux=True)
         tokens = (labels[..., part], weights[..., part], _soft_part(soft, part, x))
         (d_dots, d_bias_V), sums = gradient_of_loss(dots, projection.bias_V, *tokens)
         d_dots = d_dots.astype(x.dtype)
         d_x.append(projection.dot(d_dots, kernel_VD, (-1, 0)))
-        d_kernel_VD = add_outer_products(d_kernel_VD, d_dots, x, projection.sharding)
+        if is_trained:
+            d_kernel_VD = add_outer_products(d_kernel_VD, d_dots, x, projection.sharding)
         total = _add(total, (sums, d_bias_V))
-    assert total is not None and d_kernel_VD is not None, "there is at least one chunk"
+    assert total is not None, "there is at least one chunk"
     sums, d_bias_V = total
     gradient = dataclasses.replace(
         projection, x=jnp.concatenate(d_x, axis=-2), kernel_VD=d_kernel_VD, bias_V=d_bias_V
     )
-    # custom_vjp wants each gradient in the dtype of its primal.
-    return sums, jax.tree.map(lambda g, p: g.astype(p.dtype), gradient, projection)
+
+    def typed(g: jax.Array | None, p: jax.Array) -> jax.Array | None:
+        """Casts a gradient, as custom_vjp wants it in the dtype of its primal."""
+        if g is None:
+            return None
+        return g.astype(p.dtype)
+
+    return sums, jax.tree.map(typed, gradient, projection, is_leaf=lambda g: g is None)
 
 
 def _fused_backward(
@@ -434,7 +452,7 @@ def _fused_backward(
     return jax.tree.map(scale, gradient), None, None, None
 
 
-_fused.defvjp(_fused_forward, _fused_backward)
+_fused.defvjp(_fused_forward, _fused_backward, symbolic_zeros=True)
 
 
 def _by_shard(

@@ -337,6 +337,24 @@ def test_gradients_of_the_kernel_are_added_in_place():
     assert not re.search(rf"= f32\[{vocabulary},{width}\]\S* copy\(", compiled.as_text())
 
 
+@pytest.mark.parametrize("sharding", [UNSHARDED, TUNED], ids=str)
+def test_a_frozen_vocabulary_costs_no_product(case, sharding):
+    x, kernel, bias, labels, weights = case
+
+    def loss(x, kernel):
+        projection = DeferredLogits(x, kernel, bias, sharding=sharding)
+        return cross_entropy(projection, labels, weights, chunks=3).loss_sum
+
+    def cost(*argnums):
+        gradient = jax.jit(jax.grad(loss, argnums))
+        return gradient.lower(x, kernel).compile().cost_analysis()["flops"]
+
+    product = 2 * B * T * D * V
+    assert cost(0, 1) - cost(0) >= product
+    frozen = jax.grad(loss)(x, kernel)
+    np.testing.assert_allclose(frozen, jax.grad(loss, (0, 1))(x, kernel)[0], rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("vocabulary", [1, 3])
 def test_a_vocabulary_of_fewer_words_than_slices(vocabulary):
     x = jax.random.normal(jax.random.key(0), (7, 5))
@@ -377,7 +395,8 @@ def test_chunks_keep_the_batch_axis_whole(case):
             return x
 
     cross_entropy(DeferredLogits(x, kernel, sharding=Spy()), labels, chunks=3)
-    assert seen == [("BTV", (B, t, V)) for t in (2, 2, 3)]
+    # Of lengths 2, 2 and 3, and equal ones are traced once.
+    assert seen == [("BTV", (B, t, V)) for t in (2, 3)]
 
 
 def test_gather_positions():
