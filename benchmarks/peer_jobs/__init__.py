@@ -23,6 +23,7 @@ BATCH = 16
 LORA_STEPS = 10
 LORA_BATCH = 4
 LORA_RANK = 8
+LORA_HELD_OUT = 11  # rows, as many as ours holds out of these by their hashes
 LENGTH = 128  # tokens of a row, at most; those of LoRA have as many
 WORDS = "the quick brown fox jumps over a lazy dog and rests in green grass near the old river bank"
 

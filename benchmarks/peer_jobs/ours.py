@@ -96,7 +96,7 @@ def beams(case: Case) -> Work:
 def run_command(*words: str) -> None:
     """Runs a command in a process of its own, with nothing kept from an earlier one."""
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "XDG_CACHE_HOME": folder}
+        environment = {**os.environ, "FLAXFORMER_LITE_CACHE": folder}
         command = [sys.executable, "-m", "flaxformer_lite", *words]
         ran = subprocess.run(command, env=environment, capture_output=True, text=True)
         if ran.returncode:

@@ -3,6 +3,7 @@
 from benchmarks.peer_jobs import (
     LENGTH,
     LORA_BATCH,
+    LORA_HELD_OUT,
     LORA_RANK,
     LORA_STEPS,
     Case,
@@ -10,6 +11,9 @@ from benchmarks.peer_jobs import (
     draw_dialogues,
 )
 from benchmarks.peer_jobs.transformers import load, train
+
+WRITTEN = 2  # prompts that ours lets the model answer at the end
+ANSWER = 64  # tokens of an answer, at most
 
 
 def lora(case: Case) -> Work:
@@ -19,8 +23,9 @@ def lora(case: Case) -> Work:
 
     def work() -> None:
         tokenizer = AutoTokenizer.from_pretrained(case.writer)
+        dialogues = draw_dialogues()
         rows = []
-        for row in draw_dialogues():
+        for row in dialogues:
             prompt = tokenizer(row["prompt"])["input_ids"]
             ids = (prompt + tokenizer(" " + row["response"])["input_ids"])[:LENGTH]
             labels = [-100] * len(prompt) + ids[len(prompt) :]
@@ -33,7 +38,13 @@ def lora(case: Case) -> Work:
         def collate(batch: list[dict]) -> dict:
             return {name: torch.tensor([row[name] for row in batch]) for name in batch[0]}
 
-        train(model, rows, collate, LORA_STEPS, LORA_BATCH, 2e-4)
+        train(
+            model, rows[LORA_HELD_OUT:], rows[:LORA_HELD_OUT], collate, LORA_STEPS, LORA_BATCH, 2e-4
+        )
+        prompts = [row["prompt"] for row in dialogues[:WRITTEN]]
+        tokenizer.padding_side = "left"
+        asked = tokenizer(prompts, return_tensors="pt", padding=True)
+        model.generate(**asked, max_new_tokens=ANSWER, do_sample=False)
 
     return work
 

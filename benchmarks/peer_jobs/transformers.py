@@ -61,8 +61,8 @@ def generate_static(case: Case) -> Work:
     return generate(case, cache_implementation="static")
 
 
-def train(model, rows, collate, steps: int, batch: int, rate: float, **others: object) -> None:
-    """Trains with Trainer, evaluates if there is something to evaluate on, and saves."""
+def train(model, rows, held_out, collate, steps: int, batch: int, rate: float) -> None:
+    """Trains with Trainer, evaluates before and after as ours does, and saves."""
     from transformers import Trainer, TrainingArguments
 
     folder = tempfile.mkdtemp()
@@ -70,6 +70,7 @@ def train(model, rows, collate, steps: int, batch: int, rate: float, **others: o
         output_dir=folder,
         max_steps=steps,
         per_device_train_batch_size=batch,
+        per_device_eval_batch_size=batch,
         learning_rate=rate,
         use_cpu=True,
         save_strategy="no",
@@ -77,10 +78,12 @@ def train(model, rows, collate, steps: int, batch: int, rate: float, **others: o
         disable_tqdm=True,
         logging_steps=20,
     )
-    trainer = Trainer(model, settings, train_dataset=rows, data_collator=collate, **others)
+    trainer = Trainer(
+        model, settings, train_dataset=rows, eval_dataset=held_out, data_collator=collate
+    )
+    trainer.evaluate()
     trainer.train()
-    if "eval_dataset" in others:
-        trainer.evaluate()
+    trainer.evaluate()
     trainer.save_model(folder)
 
 
@@ -104,7 +107,7 @@ def classify(case: Case) -> Work:
         )
         model = AutoModelForSequenceClassification.from_pretrained(case.embedder, num_labels=2)
         collate = DataCollatorWithPadding(tokenizer)
-        train(model, rows["train"], collate, STEPS, BATCH, 5e-5, eval_dataset=rows["test"])
+        train(model, rows["train"], rows["test"], collate, STEPS, BATCH, 5e-5)
 
     return work
 
