@@ -392,7 +392,8 @@ def _fused_forward(
       *arguments: those of `_fused`, whose leaves say whether a gradient with respect to them is
         asked for.
     """
-    is_trained = arguments[0].kernel_VD.perturbed
+    asked, *_ = jax.tree.map(lambda leaf: leaf.perturbed, arguments)
+    is_trained = asked.kernel_VD
     projection, soft, labels, weights = jax.tree.map(lambda leaf: leaf.value, arguments)
     # Cast before the loop, once for all chunks.
     kernel_VD = projection.kernel_VD.astype(projection.x.dtype)
@@ -412,7 +413,7 @@ def _fused_forward(
     # that no chunk's logits outlive it. One function for all chunks, which is compiled once.
     gradient_of_loss = jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))
     total: tuple[tuple[jax.Array, ...], jax.Array | None] | None = None
-    d_x = []
+    d_x: list[jax.Array] = []
     d_kernel_VD = None
     for part in _parts(options, labels):
         x = projection.x[..., part, :]
