@@ -87,7 +87,8 @@ if not DEFAULT_XLA:
 # Many tests read the same files: shapes are traced once for each config.
 parameter_shapes._shapes = functools.cache(parameter_shapes._shapes.__wrapped__)
 
-RUNS = ("runs", "examples", "plan", "cli", "training")  # folders of few tests that take long
+# folders of few tests that take long
+RUNS = ("runs", "time_machine", "examples", "plan", "cli", "training")
 LONG = ("docs", "configs", "budgets", "readme", "plugins", "families", "parity")  # and files
 MEMORY = 1_800_000_000  # bytes of one process, of two on a machine that may have 4 GB for them
 LIBC = ctypes.CDLL(None)
