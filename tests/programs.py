@@ -24,7 +24,7 @@ from flaxformer_lite import private_names
 
 LOWERINGS = 300  # in one context, which holds the constants of all
 FOLDER = Path(__file__).parents[1] / ".pytest_cache" / "d" / "programs"
-MOST = 1 << 30  # bytes of programs that are kept, those used last; a run has a third of it
+MOST = 1 << 30  # bytes of programs that are kept, those used last
 # of an operation, such as jit(step)/add, which tests of a program's text read; frames have no slash
 NAME = re.compile(r'loc\("([^"]+/[^"]+)"\(')
 SIGNATURE = ["backend", "module", "executable_devices", "options", "host_callbacks"]
