@@ -282,7 +282,7 @@ def _start_compiling(
     # Files are read in the main thread, as ctrl-C would not stop another one.
     reads_files = cfg.train.init_from or experiment.weights
     if latest is None and not reads_files:
-        create_state = stack.enter_context(precompile.making(create_state))
+        create_state = stack.enter_context(precompile.run_in_thread(create_state))
     compiling = precompile.precompile(
         experiment.program, *needed, group=group, waiting=clock.during
     )

@@ -90,7 +90,7 @@ def test_what_is_made_beside_begins_before_it_is_asked_for_and_is_not_held():
         begun.set()
         return next(states)
 
-    with precompile.making(make) as state:
+    with precompile.run_in_thread(make) as state:
         assert begun.wait(600)
         assert state() == "state"
         with pytest.raises(IndexError):
@@ -101,7 +101,7 @@ def test_what_fails_to_be_made_is_raised_by_the_call():
     def make():
         raise ValueError("no such weights")
 
-    with precompile.making(make) as state, pytest.raises(ValueError, match="no such weights"):
+    with precompile.run_in_thread(make) as state, pytest.raises(ValueError, match="no such weights"):
         state()
 
 

@@ -123,13 +123,13 @@ def _check_same(group: Processes, name: str, compiled: Compiled) -> None:
 
 
 @contextlib.contextmanager
-def making(make: Callable[[], Made]) -> Iterator[Callable[[], Made]]:
+def run_in_thread(make: Callable[[], Made]) -> Iterator[Callable[[], Made]]:
     """Starts `make` in a thread; yields a function that returns its result, and may be called once.
 
     Creating a state runs mostly without the GIL, in parallel with the tracing of the steps.
     """
-    with _thread() as beside:
-        made = [beside.submit(make)]
+    with _thread() as executor:
+        made = [executor.submit(make)]
         # popped, so that no reference here keeps the state's memory
         yield (lambda: made.pop().result())
 
