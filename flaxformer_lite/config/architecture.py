@@ -71,8 +71,8 @@ class LayerKind(Record):
       mixer: a file of flaxformer_lite/nn/mixers, used in place of attention.
       feed_forward: a file of flaxformer_lite/nn/feed_forwards, used in place of the plain or gated
         layer.
-      beside: a file of flaxformer_lite/nn/mixers that reads the layer's input and is added to its
-        output (the convolution of DeBERTa-v2).
+      extra_branch: a file of flaxformer_lite/nn/mixers that reads the layer's input and is added to
+        its output (the convolution of DeBERTa-v2).
       after: a file of flaxformer_lite/nn/feed_forwards, which follows the feed-forward.
       output_scale: whether the output is multiplied with a number that is not trained (Gemma 4).
       norm_at: slots that hold a norm; `attention_in`, `mlp_in` and so on name a slot of one part
@@ -87,7 +87,7 @@ class LayerKind(Record):
     position: Any = optional_plugin("positions")
     mixer: MixerConfig | None = optional_plugin("mixers")
     feed_forward: FeedForwardConfig | None = optional_plugin("feed_forwards")
-    beside: MixerConfig | None = optional_plugin("mixers")
+    extra_branch: MixerConfig | None = optional_plugin("mixers")
     after: FeedForwardConfig | None = optional_plugin("feed_forwards")
     output_scale: bool = False
     norm_at: tuple[str, ...] | None = None

@@ -30,7 +30,7 @@ from flaxformer_lite.config.rules import (
 
 T = TypeVar("T")
 # Names of fields in pages and runs of earlier versions.
-RENAMED = {"bias_rate": "router_bias_update_rate"}
+RENAMED = {"bias_rate": "router_bias_update_rate", "beside": "extra_branch"}
 OUTSIDE = re.compile(r"[\w.]+:[\w.]+")  # the form of a plug-in's name outside the package
 
 

@@ -406,7 +406,7 @@ class LayerConfig(Record):
       mixer: attention, or another plug-in of flaxformer_lite/nn/mixers; None leaves it out.
       cross: attention to an encoder's output, between the two; None if there is no encoder.
       feed_forward: a plug-in of flaxformer_lite/nn/feed_forwards; None leaves it out.
-      beside: a mixer that reads the input of the layer, x, and is added to its output, as the
+      extra_branch: a mixer that reads the input of the layer, x, and is added to its output, as the
         convolution of DeBERTa-v2; None leaves it out.
       after: another feed-forward, after the first one; None leaves it out.
       output_scale: whether the output is multiplied with a number of the file, which is not
@@ -424,7 +424,7 @@ class LayerConfig(Record):
     mixer: Annotated[MixerConfig, ", such as AttentionConfig"] | None
     cross: Annotated[MixerConfig, ", such as AttentionConfig"] | None = None
     feed_forward: Annotated[FeedForwardConfig, ", such as MlpConfig"] | None = None
-    beside: Annotated[MixerConfig, ", such as ConvolutionConfig"] | None = None
+    extra_branch: Annotated[MixerConfig, ", such as ConvolutionConfig"] | None = None
     after: Annotated[FeedForwardConfig, ", such as LayerInputConfig"] | None = None
     output_scale: bool = False
     norm: NormConfig = field(default_factory=NormConfig)
@@ -445,7 +445,7 @@ class LayerConfig(Record):
             self.mixer is None
             or self.feed_forward is None
             or self.cross
-            or self.beside
+            or self.extra_branch
             or self.after
         ):
             raise ConfigError(
@@ -461,8 +461,8 @@ class LayerConfig(Record):
             named = {self.mixer.name: self.mixer, **named}
         if self.feed_forward is not None:
             named |= {self.feed_forward.name: self.feed_forward}
-        if self.beside is not None:
-            named |= {self.beside.name: self.beside}
+        if self.extra_branch is not None:
+            named |= {self.extra_branch.name: self.extra_branch}
         if self.after is not None:
             named |= {self.after.name: self.after}
         return {name: part for name, part in named.items() if part is not None}

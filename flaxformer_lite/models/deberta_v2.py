@@ -51,9 +51,9 @@ PRESETS = {  # v3: He et al. 2021b, table 2, and the published configs
 }
 
 
-def first_layer(layers: int, beside: ConvolutionConfig) -> tuple[LayerKind, ...]:
+def first_layer(layers: int, extra_branch: ConvolutionConfig) -> tuple[LayerKind, ...]:
     """Builds the kinds of layer; the first one has a convolution beside it."""
-    return (LayerKind(beside=beside), *(LayerKind() for _ in range(layers - 1)))
+    return (LayerKind(extra_branch=extra_branch), *(LayerKind() for _ in range(layers - 1)))
 
 
 def config(preset: str = "v3_base", **overrides) -> ModelConfig:
@@ -159,10 +159,10 @@ def write(cfg: ModelConfig) -> Json:
         written["position_buckets"] = mixer.buckets or -1
         written["share_att_key"] = mixer.share_key
         written["norm_rel_ebd"] = "layer_norm" if mixer.norm_table else "none"
-    beside = cfg.kinds[0].beside
-    if isinstance(beside, ConvolutionConfig):
-        written["conv_kernel_size"] = beside.width
-        written["conv_act"] = ACTIVATION_NAMES[beside.activation][0]
+    extra_branch = cfg.kinds[0].extra_branch
+    if isinstance(extra_branch, ConvolutionConfig):
+        written["conv_kernel_size"] = extra_branch.width
+        written["conv_act"] = ACTIVATION_NAMES[extra_branch.activation][0]
     return written
 
 

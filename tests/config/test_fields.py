@@ -10,6 +10,7 @@ from flaxformer_lite.config import (
     ConfigError,
     DataConfig,
     ExperimentConfig,
+    LayerKind,
     ModelConfig,
     OptimizerConfig,
     from_config_dict,
@@ -19,6 +20,7 @@ from flaxformer_lite.config.mixture import SourceConfig
 from flaxformer_lite.config.parsing import RENAMED, choose_plugins
 from flaxformer_lite.config.rules import declared_fields
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
+from flaxformer_lite.nn.mixers.convolution import ConvolutionConfig
 
 ROOT = Path(__file__).parents[2]
 RECORDS = (
@@ -65,10 +67,13 @@ def test_every_field_is_set_by_a_page_or_a_family_or_has_its_use_in_the_docs():
 
 @pytest.mark.parametrize(("old", "new"), RENAMED.items())
 def test_the_old_name_of_a_field_is_read(old, new):
-    kinds = {"router_bias_update_rate": MoeConfig}
-    assert from_config_dict(kinds[new], {old: 0.5}) == kinds[new](**{new: 0.5})
+    record, value = {
+        "router_bias_update_rate": (MoeConfig, 0.5),
+        "extra_branch": (LayerKind, ConvolutionConfig(width=5)),
+    }[new]
+    assert from_config_dict(record, {old: value}) == record(**{new: value})
     with pytest.raises(ConfigError, match=f"{old}: no such field"):
-        from_config_dict(kinds[new], {old: 0.5, new: 0.5})
+        from_config_dict(record, {old: value, new: value})
 
 
 def test_a_page_with_an_old_name_is_read_by_the_command_line():

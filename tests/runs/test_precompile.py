@@ -101,7 +101,10 @@ def test_what_fails_to_be_made_is_raised_by_the_call():
     def make():
         raise ValueError("no such weights")
 
-    with precompile.run_in_thread(make) as state, pytest.raises(ValueError, match="no such weights"):
+    with (
+        precompile.run_in_thread(make) as state,
+        pytest.raises(ValueError, match="no such weights"),
+    ):
         state()
 
 

@@ -17,7 +17,7 @@ from flaxformer_lite.nn.mixers.local_global import LocalGlobalConfig
 
 # They cut a length into blocks, or round its multiples, which a file of any length cannot.
 BY_LENGTH = (BlockSparseConfig, CapacityMoeConfig, GatedDeltaConfig, LocalGlobalConfig)
-PARTS_OF_LAYERS = ("mixer", "feed_forward", "beside")
+PARTS_OF_LAYERS = ("mixer", "feed_forward", "extra_branch")
 
 
 def with_all_experts(cfg: ModelConfig) -> ModelConfig:

@@ -93,9 +93,9 @@ def layer(cfg: ModelConfig, kind: LayerKind, *, cross: bool = False) -> LayerCon
         made_feed_forward = chosen_feed_forward.for_model(feed_forward(cfg))
     elif cfg.mlp != "none":
         made_feed_forward = feed_forward(cfg)
-    beside = None
-    if kind.beside:
-        beside = kind.beside.for_model(attention(cfg, kind))
+    extra_branch = None
+    if kind.extra_branch:
+        extra_branch = kind.extra_branch.for_model(attention(cfg, kind))
     after = None
     if kind.after:
         after = kind.after.for_model(feed_forward(cfg))
@@ -106,7 +106,7 @@ def layer(cfg: ModelConfig, kind: LayerKind, *, cross: bool = False) -> LayerCon
         mixer=mixer,
         cross=cross_attention,
         feed_forward=made_feed_forward,
-        beside=beside,
+        extra_branch=extra_branch,
         after=after,
         output_scale=kind.output_scale,
         norm=cfg.norm_config,

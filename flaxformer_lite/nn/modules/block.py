@@ -25,9 +25,9 @@ class Block(ContextLayer):
     y = x + mixer(in(x)) + feed_forward(in'(x))  if cfg.residual is parallel
 
     With parallel_shared, in' is in. Mixer and feed-forward are times cfg.residual_multiplier.
-    A part cfg.beside is the last one, and reads the x that the first one reads; y is then zero at
-    padding, as in the published code of DeBERTa-v2. With cfg.output_scale, y is multiplied with a
-    number that is not trained.
+    A part cfg.extra_branch is the last one, and reads the x that the first one reads; y is then
+    zero at padding, as in the published code of DeBERTa-v2. With cfg.output_scale, y is multiplied
+    with a number that is not trained.
     """
 
     cfg: LayerConfig
@@ -43,7 +43,7 @@ class Block(ContextLayer):
         sharding = sharding_of(self.execution)
         for name, part in cfg.parts.items():
             h_BTD = compute_gradient_once(self._norm(name, "in", x_BTD), sharding)
-            if part is cfg.beside:
+            if part is cfg.extra_branch:
                 y_BTD, _ = self._apply(name, part, first_BTD, context, None)
             else:
                 y_BTD, cache = self._apply(name, part, h_BTD, context, cache)
@@ -51,7 +51,7 @@ class Block(ContextLayer):
             if cfg.residual != "none":
                 y_BTD = x_BTD + y_BTD
             x_BTD = self._norm(name, "out", sharding.constrain(y_BTD, "BTD"))
-        if cfg.beside is not None and context.keep_BT is not None:
+        if cfg.extra_branch is not None and context.keep_BT is not None:
             x_BTD = jnp.where(context.keep_BT[..., None], x_BTD, 0)
         if cfg.output_scale:
             dtype = jnp.dtype(self.execution.param_dtype)

@@ -166,7 +166,7 @@ class Stack(nn.Module):
         declared: dict[str, dict[str, jax.Array]] = {}
         made: dict[tuple[MixerConfig | None, ...], Context] = {}
         for layer in self.cfg.pattern:
-            mixers = (layer.beside, layer.mixer)
+            mixers = (layer.extra_branch, layer.mixer)
             # Layers of equal mixers share one context, so that their masks and tables are computed
             # once.
             if mixers in made:
@@ -178,7 +178,7 @@ class Stack(nn.Module):
                         prepared, x_BTD, self.execution, causal=self.causal, tables=tables
                     )
             made[mixers] = prepared.replace(prepared=True)
-        return tuple(made[layer.beside, layer.mixer] for layer in self.cfg.pattern)
+        return tuple(made[layer.extra_branch, layer.mixer] for layer in self.cfg.pattern)
 
     def _loop(
         self, x_BTD: jax.Array, contexts: tuple[Context, ...], cache: Cache | None

@@ -26,8 +26,10 @@ T = 12
 D = 16
 
 
-def stack_of(mixer, attention="dense", beside=None):
-    layer = LayerConfig(mixer=mixer, feed_forward=MlpConfig(), norm_at=("out",), beside=beside)
+def stack_of(mixer, attention="dense", extra_branch=None):
+    layer = LayerConfig(
+        mixer=mixer, feed_forward=MlpConfig(), norm_at=("out",), extra_branch=extra_branch
+    )
     record = StackConfig(num_layers=2, pattern=(layer,))
     return Stack(record, Execution(attention=attention, dropout=0.0))
 
@@ -118,7 +120,7 @@ def test_a_row_of_padding_attends_to_all_columns_alike(attention):
 @pytest.mark.nightly
 def test_documents_of_a_row_do_not_see_each_other_with_a_convolution_beside():
     """Neither an earlier document nor padding changes a document."""
-    stack = stack_of(MIXER, beside=ConvolutionConfig())
+    stack = stack_of(MIXER, extra_branch=ConvolutionConfig())
     x = jax.random.normal(jax.random.key(0), (1, T, D))
     params = jax.jit(stack.init)(jax.random.key(1), x)
     apply = jax.jit(lambda x, ids: stack.apply(params, x, mask=masks.segments(ids)))
