@@ -44,8 +44,10 @@ def role_row(row: stored.TableRow, names: dict[str, str | None]) -> RoleRow:
     """
     values: RoleRow = {}
     for role, name in names.items():
-        if name in row or name is None:
-            values[role] = row.get(name)
+        if name is None:
+            values[role] = None
+        elif name in row:
+            values[role] = row[name]
         else:
             column, _, key = name.partition(".")
             inner = row.get(column)

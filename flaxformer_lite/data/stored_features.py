@@ -142,10 +142,9 @@ class StoredFeatures(Sequence):
 
     def _column(self, described: Json) -> _Column:
         columns = list(map(self._column, described.get("columns", ())))
-        arrays = {}
+        arrays: dict[str, np.ndarray] = {}
         for name in ("values", "offsets", "form_of"):
-            arrays[name] = None
-            if described.get(name) is not None:
+            if name in described:
                 arrays[name] = self._array(*described[name])
         if "class" in described:
             return _Tuples(self._makers[described["class"]], columns)
@@ -159,7 +158,7 @@ class StoredFeatures(Sequence):
             return _Texts(arrays["values"], arrays["offsets"])
         values = arrays["values"].reshape(-1, *described["shape"])
         dtype = np.dtype(described["dtype"])
-        return _Numbers(values, arrays["offsets"], dtype, described["plain"])
+        return _Numbers(values, arrays.get("offsets"), dtype, described["plain"])
 
     def _array(self, dtype: str, start: int, count: int) -> np.ndarray:
         kind = np.dtype(dtype)
@@ -202,17 +201,17 @@ class FeatureWriter:
                 columns.append(self._column(members))
             form_of = np.array([numbers[form] for form in forms])
             return {"form_of": self._write(form_of), "columns": columns}
-        kind, *form = forms[0]
-        if issubclass(kind, (tuple, list)) and form:
+        kind, *rest = forms[0]
+        if issubclass(kind, (tuple, list)) and rest:
             columns = [self._column(column) for column in zip(*values, strict=True)]
             return {"class": self._number(values[0]), "columns": columns}
         self._columns += 1
         if self._columns > MOST_COLUMNS:
             raise Unstorable("features of too many arrays")
-        if not form:
+        if not rest:
             values = [np.frombuffer(json.dumps(value).encode(), np.uint8) for value in values]
             return self._joined(values)
-        dtype, shape = form
+        dtype, shape = rest
         described = {"dtype": dtype.str, "plain": kind in PLAIN, "shape": shape or ()}
         if shape is None:
             return described | self._joined(values)

@@ -127,7 +127,8 @@ class Frame:
         if len(sizes) == 2 and whole is not None:
             counts[1 - whole] = min(counts[1 - whole], room - counts[whole])
         elif len(sizes) == 2:
-            counts = list(longest_first(*sizes, room))
+            first, second = sizes
+            counts = list(longest_first(first, second, room))
         if self.truncation_side == "left":
             return [slice(size - n, size) for size, n in zip(sizes, counts, strict=True)]
         return [slice(0, count) for count in counts]
