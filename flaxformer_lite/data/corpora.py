@@ -36,7 +36,7 @@ def stdlib_code() -> Iterator[dict[str, str]]:
 def docstrings() -> Iterator[dict[str, str]]:
     """Yields docstrings and help() topics: about 10 MB of English (BSD, Apache-2.0, PSF).
 
-    The docstrings are those of the required packages.
+    The docstrings are the required packages'.
     """
     from pydoc_data import topics
 

@@ -214,7 +214,7 @@ def _tokenized(cfg: DataConfig, text: Text, chosen: Tokenizer, skeleton: str) ->
     if skeleton == "decoder" and not source.has_tokens:  # ids in files are taken as they are
         begin = chosen.begin_ids
     keys: list[object] = [text.key, chosen.fingerprint]
-    if begin:  # without it the key is that of older versions, whose caches are found
+    if begin:  # without it the key equals older versions', whose caches are found
         keys.append(begin)
     key = digest_of(keys)
 

@@ -18,7 +18,7 @@ from flaxformer_lite.storage.hub import Snapshot
 from flaxformer_lite.storage.stores import StorageError
 
 CARD = "README.md"
-KINDS = (*COLUMNAR, ".jsonl", ".ndjson", ".csv", ".tsv")  # the first of which there are files
+KINDS = (*COLUMNAR, ".jsonl", ".ndjson", ".csv", ".tsv")  # the first one that has files
 # Words in the names of files and folders, and the split that they say.
 WORDS = {
     "train": ("train", "training"),
@@ -35,7 +35,7 @@ def fetch_split(address: str, wanted: Sequence[str]) -> list[Path]:
 
     Args:
       address: of a dataset, or of a part of it; a split in it is read, whatever is wanted.
-      wanted: the names of the split, of which the first is read that there is.
+      wanted: names of the split; the first one that exists is read.
 
     Raises:
       StorageError: there is no such dataset, config or split, none of its files can be read, or the

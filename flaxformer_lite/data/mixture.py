@@ -207,7 +207,7 @@ def _section(data: DataConfig, source: SourceConfig) -> DataConfig:
 
 @contextlib.contextmanager
 def _naming(name: str) -> Iterator[None]:
-    """Makes errors name the field of a source instead of that of a single text."""
+    """Makes errors name the field of a source instead of a single text's."""
     try:
         yield
     except ConfigError as error:

@@ -341,7 +341,7 @@ def sides_of(example: Example, lengths: Widths) -> dict[tuple[str, str], int] | 
 
     Args:
       example: one of a task.
-      lengths: its columns, and those of its decoder side if it has one.
+      lengths: its columns, and its decoder side's if it has one.
 
     Returns:
       The sides by (part, name); None if the columns of some array are unknown.

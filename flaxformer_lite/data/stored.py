@@ -23,7 +23,7 @@ from flaxformer_lite.files.read import Json
 
 CHUNK = 1 << 12  # rows that are read at a time
 HELD = 1 << 26  # bytes of rows that are read at a time, if one has no more
-BLOCK = 1 << 8  # most rows of a block, all of which are read for one of them
+BLOCK = 1 << 8  # most rows of a block; to read one, all are read
 BLOCK_SIZE = 1 << 20  # characters that end a block
 IN_MEMORY = 1 << 16  # bytes of a file that is read instead of mapped, so that it is not kept open
 EXACT = "\0type"  # the key that marks a value that JSON does not have

@@ -60,7 +60,7 @@ class _Texts:
 
 @dataclass
 class _Tuples:
-    """Tuples, named tuples or lists of one length, each place of which is a column."""
+    """Tuples, named tuples or lists of one length: each position is a column."""
 
     make: Callable[[Iterable], Any]
     columns: "list[_Column]"
@@ -71,7 +71,7 @@ class _Tuples:
 
 @dataclass
 class _Mixed:
-    """Values of several forms, each of which is a column."""
+    """Values of several forms: each form is a column."""
 
     form_of: np.ndarray  # of each value, the number of its column
     place: np.ndarray  # and its place there

@@ -54,7 +54,7 @@ class Table:
 
     @property
     def is_stored(self) -> bool:
-        """Whether the rows are memory-mapped, as those of a large table are."""
+        """Whether the rows are memory-mapped, as a large table's are."""
         return isinstance(self.rows, stored.LazyRows)
 
     def number(self, row: int) -> int:
@@ -156,7 +156,7 @@ def splits_of(path: str) -> tuple[str, ...]:
 
 
 def _of_datasets(names: list[str]) -> list[str]:
-    """Selects the files to download: those of a folder of `datasets`, and none of any other."""
+    """Selects the files to download: of a folder of `datasets`, and none of any other."""
     if {"state.json", "dataset_dict.json"} & set(names):
         return names
     return []

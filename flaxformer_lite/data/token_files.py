@@ -1,7 +1,7 @@
 """Files of token ids: plain `.bin` as nanoGPT's, `.bin` with Megatron's `.idx`, NumPy's `.npy`.
 
 A plain file holds uint16, or uint32 where the vocabulary has more than 65,536 tokens. Its documents
-end with the end-of-text id, as do those of `.npy`; Megatron's index says where they end.
+end with the end-of-text id, as in `.npy`; Megatron's index says where they end.
 """
 
 import itertools

@@ -16,7 +16,7 @@ from flaxformer_lite.types import Params
 class AuxiliaryModel:
     """The second model of an objective.
 
-    The tree of all parameters of a run is that of the trained model, with the parameters of the
+    The tree of all parameters of a run is the trained model's, with the parameters of the
     auxiliary model that it does not share with the trained model under the key `name`.
 
     Attributes:
@@ -42,11 +42,11 @@ class AuxiliaryModel:
         return bool(self.shared and re.search(self.shared, path))
 
     def without(self, params: Params) -> Params:
-        """Returns the parameters of a run without those of the auxiliary model."""
+        """Returns the parameters of a run without the auxiliary model's."""
         return {key: value for key, value in params.items() if key != self.name}
 
     def trained(self, params: Params) -> Params:
-        """Returns the parameters that the trained model computes with, from those of the run."""
+        """Returns the parameters that the trained model computes with, from the run's."""
         flat = flatten_dict(self.without(params), sep="/")
         own = flatten_dict(params.get(self.name, {}), sep="/")
         for path in self.offsets(flat):
@@ -70,16 +70,16 @@ class AuxiliaryModel:
         return [path for path in paths if self.offset and re.search(self.offset, path)]
 
     def of(self, params: Params) -> Params:
-        """Returns its parameters, with the shared ones, from those of the run."""
+        """Returns its parameters, with the shared ones, from the run's."""
         flat = flatten_dict(self.without(params), sep="/")
         shared = {path: leaf for path, leaf in flat.items() if self.is_shared(path)}
         return unflatten_dict(shared | flatten_dict(params[self.name], sep="/"), sep="/")
 
     def join(self, params: Params, own: Params) -> Params:
-        """Joins the initialized parameters of both models into those of a run.
+        """Joins the initialized parameters of both models into a run's.
 
         Args:
-          params: those of the trained model.
+          params: the trained model's.
           own: all parameters of the auxiliary model; zeros take the place of those that are read
             from a directory later.
         """

@@ -114,7 +114,7 @@ class PresentModel(Protocol):
         temperature: float,
         eos_token_id: tuple[int, ...],
     ) -> list[Drawn]:
-        """Draws `samples` continuations of each prompt; those of a prompt are neighbors."""
+        """Draws `samples` continuations of each prompt, which are neighbors."""
         ...
 
     def predict(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -143,7 +143,7 @@ class Metric(NamedTuple):
     """A number in the records of metrics.jsonl, and how to display it."""
 
     name: str  # its key in the records
-    label: str = ""  # its name in words; by default `name` with spaces
+    label: str = ""  # its name for readers; by default `name` with spaces
     form: str = ".3f"  # format specification of the value
     unit: str = ""
     higher_is_better: bool = False
@@ -177,7 +177,7 @@ LOSS = Metric("loss")
 class Objective(Record, abc.ABC):
     """Base class of objectives: a frozen dataclass whose fields are its options.
 
-    Only annotated attributes are fields; a subclass sets those of this class without an annotation.
+    Only annotated attributes are fields; a subclass sets this class's without an annotation.
 
     Attributes:
       skeletons: the skeletons that it can train.
@@ -305,7 +305,7 @@ class Objective(Record, abc.ABC):
         return model
 
     def lengths(self, length: int, target_length: int) -> tuple[int, int]:
-        """Returns the number of tokens of an example, and those of its decoder side, or 0.
+        """Returns the number of tokens of an example, and of its decoder side, or 0.
 
         Args:
           length: data.length.
@@ -463,7 +463,7 @@ class Objective(Record, abc.ABC):
 
         Args:
           metrics: the results of `metrics`.
-          dtype: that of the model's computations.
+          dtype: of the model's computations.
 
         Raises:
           ConfigError: they cannot be right, which ends the run with the message.

@@ -1,4 +1,4 @@
-"""Packing plans: which pieces of which documents share an example of fixed length.
+"""Plans packing: which pieces of which documents share an example of fixed length.
 
 The tokens of all documents are concatenated in one array, each document ending with the end-of-text
 token; document d starts at `offsets[d]`, and the last one ends at `offsets[-1]`. A plan holds only
@@ -30,7 +30,7 @@ class Packing(NamedTuple):
 def shift_of(epoch: int) -> float:
     """Returns the shift of an epoch.
 
-    Shifts are multiples of the golden ratio, so those of the first few epochs are far apart.
+    Shifts are multiples of the golden ratio, so in the first few epochs they are far apart.
     """
     return epoch % PACKINGS * (5**0.5 - 1) / 2 % 1
 

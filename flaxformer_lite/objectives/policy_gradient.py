@@ -31,7 +31,7 @@ class TokenLosses(NamedTuple):
 
 
 def compute_advantages(rewards_BG: jax.Array, *, normalize: str) -> jax.Array:
-    """Compares the reward of each answer with those of its group.
+    """Compares the reward of each answer with its group's.
 
     Args:
       rewards_BG: float32, of G answers to each of B prompts.

@@ -7,7 +7,7 @@ import numpy as np
 
 from flaxformer_lite.text.special_tokens import Frame, Framed, FramedSpans, Spans
 
-# {"inputs": ..., "targets": ...}; those of a batch are stacked
+# {"inputs": ..., "targets": ...}; a batch's are stacked
 Example = dict[str, dict[str, np.ndarray]]
 ClassNames = Mapping[str, tuple[str, ...]]  # of each column of a table that has classes
 

@@ -108,7 +108,7 @@ def losses_of_routers(sums: Arrays) -> dict[str, Array]:
     number of experts of a token, and `router_z` that of the mean square of the normalizer.
 
     Args:
-      sums: those of nn/functions/routing.py's `router_sums`, over all layers.
+      sums: of nn/functions/routing.py's `router_sums`, over all layers.
     """
     tokens_G = jnp.maximum(sums["tokens"], 1.0)
     losses = {}

@@ -160,7 +160,7 @@ def read_config(folder: Path, *, allow_plugins: registry.Allowed = False) -> Exp
 
 
 def check_data(folder: Path, data: RunData) -> None:
-    """Raises ConfigError if data differs from that of the run."""
+    """Raises ConfigError if data differs from the run's."""
     recorded = workdir.data_fingerprint(folder)
     if recorded and recorded != data.fingerprint:
         raise ConfigError(

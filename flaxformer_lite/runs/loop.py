@@ -51,7 +51,7 @@ class RunResult(NamedTuple):
     Attributes:
       steps: the steps that are done, in this call and earlier ones.
       last: the metrics of the last evaluation by name, and its "step".
-      best: those of the best evaluation after the first step, by `train.best`, or by the
+      best: the metrics of the best evaluation after the first step, by `train.best`, or by the
         objective's first metric where that is unset; {} if there is none.
       workdir: the folder or address of its files.
       signal: the signal that ended the run early, such as "SIGTERM"; "" if it ran to its end.
@@ -251,7 +251,7 @@ class _Begin(NamedTuple):
 
 
 def _shown(cfg: ExperimentConfig) -> list[Metric]:
-    """Returns the metrics for the terminal, of which that of `train.best` is shown live too."""
+    """Returns the metrics for the terminal; `train.best`'s is shown live, too."""
     shown = []
     for metric in cfg.objective.shown:
         is_live = metric.live or metric.name == cfg.train.best

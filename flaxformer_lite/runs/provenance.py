@@ -20,7 +20,7 @@ BEGIN = np.dtype(
     [
         ("file", np.int32),
         ("at", np.int64),  # its line, row or token there, from 1, 1 and 0
-        ("token", np.int64),  # the first that begins in it, among those of all documents
+        ("token", np.int64),  # the first that begins in it, counted over all documents
         ("splits_token", np.bool),  # whether the token before reaches into it
         ("is_exact", np.bool),  # or an estimate, as the tokenizer does not keep all of the text
     ]
@@ -233,5 +233,5 @@ def _rows_of(records: LabelledRecords, example: int) -> list[int]:
 
 
 def _is(path: str | Path, name: str) -> bool:
-    """Returns whether a name is that of a file, or the end of its path or address."""
+    """Returns whether a name is a file's, or the end of its path or address."""
     return Path(str(path)).parts[-len(Path(name).parts) :] == Path(name).parts

@@ -117,7 +117,7 @@ class _Marks:
 
 
 class _Message(dict[str, object]):
-    """A message of which the keys that are read are noted."""
+    """A message that notes which of its keys are read."""
 
     seen: ClassVar[set[str]] = set()
 

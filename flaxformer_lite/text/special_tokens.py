@@ -1,6 +1,6 @@
 """The special tokens around one text or two, and truncation to a length.
 
-They are those of the tokenizer's own template.
+They come from the tokenizer's own template.
 """
 
 from collections.abc import Sequence

@@ -37,7 +37,7 @@ from flaxformer_lite.text.folder_rules import FolderRules, read_rules
 SENTINELS = 100
 NONE = -1  # an id that no token has
 BYTES = 256
-# The spellings of special tokens by their roles: ours, then those of published tokenizers, in the
+# The spellings of special tokens by their roles: ours, then published tokenizers', in the
 # order of looking.
 KNOWN = {
     "pad": ("[PAD]", "<pad>", "<|pad|>", "<|endoftext|>", "</s>", "<|end_of_text|>"),
@@ -124,7 +124,7 @@ class Tokenizer:
         )
 
     def with_tokens(self, names: Collection[str]) -> "Tokenizer":
-        """Returns the tokenizer with more tokens, each of which is one id wherever a text has it.
+        """Returns the tokenizer with more tokens, each one id wherever a text has it.
 
         They are no special tokens, which texts cannot spell, so that text to train on teaches them.
 

@@ -49,8 +49,8 @@ class ChatTask(WritingTask):
     """Base class of tasks whose rows are conversations of roles system, user and assistant.
 
     Attributes:
-      template: Jinja source, as published models have it; by default that of `train.init_from`, or
-        a plain one.
+      template: Jinja source, as published models have it; by default the one of
+        `train.init_from`, or a plain one.
       answer_length: the most tokens of an answer that the model writes.
     """
 

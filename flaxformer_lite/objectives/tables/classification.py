@@ -66,7 +66,7 @@ THRESHOLD = 0.5  # of each of several labels, as in transformers
 FEW = 2  # rows of a class, less than which are reported
 NAMED = 5  # most labels that a remark names
 # More numbers with a point are no classes, and of more names most must have several rows: else they
-# are free text, of which a class with a single row would learn nothing.
+# are free text: a class with a single row would learn nothing.
 MOST_NUMBERS = 20
 MOST_NAMES = 1000
 LOSS = Metric("loss", unit="nats per text")

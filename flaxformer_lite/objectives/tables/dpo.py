@@ -53,7 +53,7 @@ class Dpo(ChatTask):
     p_0 are the starting weights, whose log-probabilities are computed once, before the first
     step. Chosen answer w and rejected answer l share a row, each with the prompt and half of its
     tokens, and do not see each other. Where they are conversations, only the last answer counts. A
-    side that is too long loses its end; a row with a side of which no answer is left is dropped.
+    side that is too long loses its end; a row is dropped if a side has no answer left.
     """
 
     beta: Positive = 0.1

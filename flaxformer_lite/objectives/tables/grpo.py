@@ -101,7 +101,7 @@ class Grpo(ChatTask):
     # the loss is a mean over answers of means over tokens (GRPO), over all tokens (DAPO), or over
     # answers of sums over tokens by answer_length (Dr. GRPO)
     average: Annotated[str, OneOf(("sequence", "token", "constant"))] = "sequence"
-    # what is clipped: the ratio of each token, or that of each answer (GSPO)
+    # what is clipped: the ratio of each token, or of each answer (GSPO)
     ratio: Annotated[str, OneOf(("token", "sequence"))] = "token"
     clip_low: Probability = 0.2
     clip_high: NotNegative = 0.2
@@ -271,7 +271,7 @@ class Grpo(ChatTask):
         inputs["log_probs"] = predicted["log_probs"]
         if self.drop_cut:
             inputs["answers"] = inputs["answers"] * ~is_cut_N.reshape(*shape, 1)
-        # Of the model itself, as those of the sampler are, whatever the temperature.
+        # Of the model itself, as the sampler's are, whatever the temperature.
         ratio_BGT = np.exp(predicted["model_log_probs"] - drawn_BGT)
         gap_BGT = np.where(is_answer_BGT, ratio_BGT - 1, 0.0)
         if model.dtype == "float32":
@@ -514,7 +514,7 @@ class Grpo(ChatTask):
 
 
 def _reward_metrics(total: np.ndarray, by_name: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """Returns the mean reward, and that of each of several."""
+    """Returns the mean reward, and each one's mean if there are several."""
     metrics = {"reward": float(total.mean())}
     if len(by_name) > 1:
         for name, values in by_name.items():

@@ -1,7 +1,7 @@
 """Instruction tuning of decoders: the loss of answers in conversations.
 
 Reference: Wei et al. 2021, "Finetuned Language Models Are Zero-Shot Learners" (arXiv:2109.01652);
-the columns instruction, input and output are those of Taori et al. 2023, Alpaca.
+the columns instruction, input and output come from Taori et al. 2023, Alpaca.
 """
 
 from collections.abc import Sequence

@@ -53,7 +53,7 @@ class Guess(NamedTuple):
 
     score: float  # sum of the logits of its start and its end
     text: str  # the answer
-    share: float  # the probability of its start times that of its end, within their window
+    share: float  # the product of the probabilities of its start and its end, within their window
     none: float  # the score of no answer, where it is lowest
     none_share: float  # its share there
 
@@ -151,14 +151,14 @@ class QuestionAnswering(Task):
     def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
         """Returns for each row `prediction`, the text of the answer or "", and `probability`.
 
-        The probability is that of the answer's start times that of its end.
+        The probability is the product of those of the answer's start and its end.
         """
         guesses = self._guesses(predictions, np.arange(len(records)), records)
         answers = [self._answer(guesses[number]) for number in range(len(records.rows))]
         return [{"prediction": text, "probability": share} for text, share in answers]
 
     def fit_baseline(self, data: Dataset) -> Json:
-        """Chooses the baseline's answer length: the median in words, or 0 if that is better."""
+        """Chooses the length of the baseline's answer: the median in words, or 0 if better."""
         train = data.splits["train"]
         lengths = [len(answers[0].text.split()) for answers in map(_answers, train.rows) if answers]
         usual = int(np.median(lengths)) if lengths else 0

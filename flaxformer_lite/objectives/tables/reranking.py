@@ -53,7 +53,7 @@ class Reranking(Task):
     candidates, usually.
     """
 
-    # by its name in torch.nn; empty: that of train.init_from, else Sigmoid
+    # by its name in torch.nn; empty: train.init_from's, else Sigmoid
     activation: Activation = ""
 
     head = "sequence_classification"

@@ -74,7 +74,7 @@ class SentenceEmbeddings(Task):
     """
 
     kind: Kind = "pairs"
-    # how token vectors become one; empty: that of train.init_from, else mean
+    # how token vectors become one; empty: as train.init_from has it, else mean
     pooling: Pooling = ""
     temperature: Positive = 0.05
     negatives: Count = 0  # of a row; 0: the most that a training row has
@@ -86,7 +86,7 @@ class SentenceEmbeddings(Task):
     # before each anchor, and before all other texts: a text, or a name in `prompts`
     query_prompt: str = ""
     document_prompt: str = ""
-    # names and texts; empty: those of train.init_from
+    # names and texts; empty: train.init_from's
     prompts: tuple[tuple[str, str], ...] = ()
 
     skeletons: ClassVar[tuple[str, ...]] = (
@@ -177,7 +177,7 @@ class SentenceEmbeddings(Task):
         }
 
     def limit_of(self, task: str, length: int) -> int:
-        """Returns the most tokens of a query or document; `length` is that of an example."""
+        """Returns the most tokens of a query or document; `length` is an example's."""
         return length
 
     def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[Texts]]:

@@ -164,7 +164,7 @@ class Task(Objective):
         A row may have no example.
 
         Args:
-          rows: values by role; those of `predicted` columns may be None.
+          rows: values by role; a `predicted` column's may be None.
           reader: has the tokenizer, `spans(texts)`, `frame`, `length` and `target_length`
             (data/encoded_rows.py).
 
@@ -186,7 +186,7 @@ class Task(Objective):
         return ()
 
     def join(self, features: Sequence[Any], records: TableRecords) -> Sequence[Any]:
-        """Joins the features of training rows to those of examples.
+        """Joins the features of training rows to examples' features.
 
         By default, each row has its own example.
         """
@@ -195,7 +195,7 @@ class Task(Objective):
     def tokens(self, feature: Any) -> tuple[int, ...]:
         """Returns the number of tokens in a feature.
 
-        It is that of its longest row, and of its decoder side if it has one.
+        Its longest row has it; so has its decoder side, if there is one.
         """
         counts = self.token_counts(feature)
         if counts:
@@ -215,7 +215,7 @@ class Task(Objective):
         raise ConfigError(f"{type(self).__name__}: has nothing to predict for a row.")
 
     def show(self, records: TableRecords, index: int) -> str:
-        """Describes an example in words: its decoded tokens, and its target."""
+        """Describes an example: its decoded tokens, and its target."""
         texts = records.frame.texts_of(records.features[index][0])
         return " | ".join(records.tokenizer.decode(ids) for ids in texts if ids.size)
 
@@ -225,7 +225,7 @@ class Labelled(Task):
     """Base class of tasks whose rows have labels of a closed set.
 
     Attributes:
-      labels: their names, in the order of the logits; empty: those of the training rows.
+      labels: their names, in the order of the logits; empty: the training rows' labels.
     """
 
     labels: tuple[str, ...] = ()
@@ -278,10 +278,10 @@ class Labelled(Task):
         names: tuple[str, ...],
         known: tuple[str, ...],
     ) -> tuple[str, ...]:
-        """Returns the labels in order: those of the config, or of the training rows.
+        """Returns the labels in order: the config's, or the training rows'.
 
         Args:
-          counts: those of the training rows, from `count_labels`.
+          counts: of the training rows, from `count_labels`.
           names, known: as in `names_of`.
         """
         if self.labels:

@@ -19,7 +19,7 @@ SMALLEST_CAPACITY = 4  # equal pieces of at most this many tokens are never shor
 class Denoising(TextObjective):
     """Cuts documents into pieces, which are corrupted one by one and then packed.
 
-    A target sees only its own source. The length of a piece bounds that of its corruption, so rows
+    A target sees only its own source. The length of a piece bounds its corruption's, so rows
     are planned ahead and nothing is ever truncated.
     """
 

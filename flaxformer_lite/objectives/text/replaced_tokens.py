@@ -145,7 +145,7 @@ class ReplacedTokens(Objective):
         real = targets["weights"] > 0
         ids = masked.copy()
         ids[inputs["masked_positions"][real]] = targets["labels"][real]
-        # Drawn after the masks, which so are those of masked_lm for the same row.
+        # Drawn after the masks, so that these equal masked_lm's for the same row.
         uniforms = rng.random(len(real), np.float32)
         return {
             "inputs": inputs | {"input_ids": ids, "masked_ids": masked, "uniforms": uniforms},

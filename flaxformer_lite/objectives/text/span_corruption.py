@@ -24,7 +24,7 @@ class SpanCorruption(Denoising):
 
     Both end with the end-of-text token.
 
-    The length of a piece determines that of its corruption, so rows are planned exactly: 512 tokens
+    The length of a piece determines its corruption's, so rows are planned exactly: 512 tokens
     of input are made from 568 of text, with a target of 114.
     """
 

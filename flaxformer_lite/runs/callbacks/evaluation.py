@@ -23,7 +23,7 @@ class Evaluation(Callback):
     Args:
       is_first: whether no start of the run has evaluated yet.
       selection: keeps the best weights, and ends a run that gets no better.
-      checkpoints: of the whole state, of which no save may be under way with one of the best.
+      checkpoints: of the whole state; none may be saved while one of the best is.
       meta: returns the record of a checkpoint of a step.
       alone: whether this process has no others beside it.
       followers: callbacks that are told of each evaluation, in their order.

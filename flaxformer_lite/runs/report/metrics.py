@@ -40,7 +40,7 @@ class Recorder:
       samples: texts of the model at evaluations, as {"step": 20, "texts": [[title, text], ...]}.
       notices: a notice about lines of the file that could not be read.
       dropped: records of steps that a killed run took after its last checkpoint.
-      dropped_collected: those of their batches, by step.
+      dropped_collected: their batches' records, by step.
       listeners: functions that are called with each record that `add` adds.
     """
 

@@ -133,7 +133,7 @@ def closing(
       compiles: number of compilations after step two.
       best: a description of the best evaluation, or an empty string.
       used: rows about the resources that the run used.
-      trackers: those of the config.
+      trackers: the config's.
     """
     headline, *others = metrics
     evals = recorder.of("eval")

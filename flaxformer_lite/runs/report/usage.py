@@ -36,7 +36,7 @@ def usage_rows(history: list[Record]) -> list[tuple[str, str]]:
 def peak() -> tuple[str, str]:
     """Returns the summary's row about peak memory.
 
-    It is that of a device, or of the process if the backend does not count it.
+    It is a device's, or the process's if the backend does not count it.
     """
     name, most = list(memory().items())[-1]
     return "memory", f"{format_bytes(most)} of {LABELS[name]} at most"

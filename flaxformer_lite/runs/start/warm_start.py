@@ -38,7 +38,7 @@ class Published(NamedTuple):
     """The parameters of a directory.
 
     Attributes:
-      paths: those of the parameters that it has.
+      paths: of the parameters that it has.
       replace_params: reads them into an initial state, whose own may be None.
     """
 
@@ -180,7 +180,7 @@ def _parts(cfg: ModelConfig) -> list[Part]:
 
 
 def _with_copies(cfg: ModelConfig, stored: dict, needed: Mapping[str, Shaped]) -> dict:
-    """Adds the parameters that repeat others along an axis, such as those of experts."""
+    """Adds the parameters that repeat others along an axis, such as experts'."""
     flat = flatten_dict(stored, sep="/")
     copies = {}
     used = set[str]()
