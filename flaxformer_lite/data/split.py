@@ -127,6 +127,12 @@ def split_rows(hash_N: np.ndarray, fraction: float, where: str) -> int:
     if not len(hash_N):
         raise ConfigError(f"{where}: contains no text, only whitespace.")
     hash_K, count_K = np.unique(hash_N, return_counts=True)
+    if len(hash_K) < 2:
+        what = "only one row" if len(hash_N) == 1 else "all rows are the same"
+        raise ConfigError(
+            f"{where}: {what}; needs at least two different ones, to hold one out, or"
+            " data.eval_path."
+        )
     low = int((hash_N <= np.uint64(int(fraction * 2**64))).sum())
     enough = len(hash_K) * fraction >= ENOUGH
     return _threshold(hash_K, count_K, low, fraction * len(hash_N), fraction, where, enough)[0]

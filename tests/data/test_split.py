@@ -133,7 +133,9 @@ def test_rows_of_a_table_are_held_out_by_hash_as_near_to_the_share_as_they_can_b
         assert error == min(abs(number - 0.1 * len(rows)) for number in possible)
     else:
         assert below == int(0.1 * 2**64) and error < 0.02 * len(rows)
-    with pytest.raises(ConfigError, match="here: all documents are the same"):
+    with pytest.raises(ConfigError, match=r"here: all rows are the same; .* or data\.eval_path"):
         split_rows(hash_N[:2], 0.1, "here")
+    with pytest.raises(ConfigError, match="here: only one row"):
+        split_rows(hash_N[:1], 0.1, "here")
     with pytest.raises(ConfigError, match="here: contains no text"):
         split_rows(hash_N[:0], 0.1, "here")
