@@ -180,7 +180,7 @@ def _blocks(rows: Iterable[TableRow]) -> Iterator[list[TableRow]]:
 
 def _count_characters(value: object) -> int:
     """Returns about how many characters a value has as JSON."""
-    if isinstance(value, str):
+    if isinstance(value, (str, bytes)):
         return len(value)
     if isinstance(value, dict):
         return sum(map(_count_characters, value.values()))

@@ -125,9 +125,17 @@ class StoredFeatures(Sequence):
             for place in path:
                 if isinstance(column, _Tuples):
                     column = column.columns[place]
-            if not isinstance(column, _Numbers) or column.offsets is not None:
+            if not isinstance(column, _Numbers):
                 raise Unstorable(f"no number or array of one shape at {path}")
-            parts.append(column.values.astype(column.dtype))
+            values = column.values.astype(column.dtype)
+            if column.offsets is not None:
+                lengths = np.diff(column.offsets)
+                if (lengths != lengths[0]).any():
+                    raise Unstorable(f"arrays of several lengths at {path}")
+                values = values.reshape(len(lengths), lengths[0])
+            parts.append(values)
+        if len({part.shape[1:] for part in parts}) > 1:
+            raise Unstorable(f"arrays of several shapes at {path}")
         return np.concatenate(parts)
 
     def _read(self, index: int) -> Any:

@@ -5,7 +5,7 @@ import functools
 import itertools
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import flax.linen as nn
@@ -80,7 +80,9 @@ def embed(
       Dense vectors, float32 [texts, D]; sparse ones, a scipy.sparse.csr_array of float32 [texts,
       vocabulary]; or for each text the vectors of its tokens, float32 [tokens, D].
     """
-    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+    if isinstance(texts, Iterable) and not isinstance(texts, str):
+        texts = list(texts)  # a generator can be read once only
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise ConfigError("texts: must be a list of texts, such as ['A cat sleeps.'].")
     if task not in ("", *TASKS):
         raise ConfigError(f"task={task!r}: must be query or document.")

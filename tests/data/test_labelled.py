@@ -10,6 +10,7 @@ import pytest
 from flaxformer_lite.config import ConfigError, DataConfig, TokenizerConfig
 from flaxformer_lite.data import encoded_rows, labelled, table
 from flaxformer_lite.data.labelled import open_labelled, open_rows
+from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.data.stored_features import StoredFeatures
 from flaxformer_lite.objectives.tables.classification import Classification
 from flaxformer_lite.objectives.tables.dpo import Dpo
@@ -55,6 +56,11 @@ def examples(task, records):
     return [(path, x) for path, x in jax.tree_util.tree_leaves_with_path(made)]
 
 
+def baseline(task, splits):
+    data = Dataset("eval", task, splits, fingerprint="")
+    return task.baseline(data, task.fit_baseline(data))
+
+
 TEXTS = [f"row {i} of {'many ' * (i % 4)}" for i in range(40)]
 STORED = {
     "single": (Classification(), [{"text": t, "label": "ab"[len(t) % 2]} for t in TEXTS]),
@@ -97,6 +103,7 @@ def test_a_large_table_is_read_from_files_and_gives_the_same_examples(tmp_path, 
     skeleton = "encoder" if "encoder" in task.skeletons else task.skeletons[0]
     due, in_memory, said = opened(tmp_path, task, rows, skeleton=skeleton)
     assert isinstance(in_memory["eval"].features, list)
+    beaten = baseline(due, in_memory)
     monkeypatch.setattr(table, "SMALL", 0)
     monkeypatch.setattr(encoded_rows, "CHUNK", 7)
     for _ in range(2):
@@ -113,6 +120,7 @@ def test_a_large_table_is_read_from_files_and_gives_the_same_examples(tmp_path, 
                 assert one[0] == other[0] and one[1].dtype == other[1].dtype
                 assert np.array_equal(one[1], other[1]), one[0]
         assert isinstance(mapped["eval"].features, StoredFeatures)
+        assert baseline(fitted, mapped) == beaten
         monkeypatch.setattr(type(task), "encode", None)  # nothing is encoded at the second start
 
 

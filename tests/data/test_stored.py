@@ -57,6 +57,15 @@ def test_rows_lie_in_blocks_of_bounded_number_and_size(tmp_path, monkeypatch):
     assert rows.take(mixed) == [written[number] for number in mixed]
 
 
+def test_bytes_count_towards_the_size_of_a_block(tmp_path, monkeypatch):
+    monkeypatch.setattr(stored, "BLOCK_SIZE", 100)
+    images = [{"image": bytes(60), "label": label} for label in range(5)]
+    stored.write_rows(tmp_path, images)
+    blocks = np.fromfile(tmp_path / "rows.blocks", np.int64).reshape(-1, 2)
+    assert blocks[:, 0].tolist() == [0, 2, 4, 5]
+    assert list(stored.StoredRows(tmp_path)) == images
+
+
 def test_small_files_are_not_kept_open(tmp_path):
     for size, is_mapped in ((stored.IN_MEMORY, False), (stored.IN_MEMORY + 1, True)):
         np.arange(size, dtype=np.uint8).tofile(tmp_path / "values")

@@ -86,6 +86,21 @@ def test_a_column_is_in_the_order_of_the_features_whatever_their_forms(tmp_path)
         read[20]
 
 
+def test_arrays_of_one_length_are_a_column(tmp_path):
+    labels = np.arange(60).reshape(20, 3)  # of rows with several labels
+    features = []
+    for number, row in enumerate(labels):
+        features.append((row, row[:0], row[: 1 + number // 11], row[:number]))
+    with FeatureWriter(tmp_path) as writer:
+        writer.add(features[:11])
+        writer.add(features[11:])
+    read = StoredFeatures(tmp_path)
+    assert same(read.column(0), labels) and same(read.column(1), labels[:, :0])
+    for ragged in (2, 3):
+        with pytest.raises(Unstorable, match="arrays of several"):
+            read.column(ragged)
+
+
 @pytest.mark.parametrize("name", ["evil:Pair", "sys:float_info", "pathlib:Path", "evil"])
 def test_nothing_that_a_cache_names_is_imported(tmp_path, monkeypatch, name):
     (tmp_path / "evil.py").write_text("raise SystemExit('imported')")

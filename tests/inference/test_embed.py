@@ -69,7 +69,8 @@ def test_one_call_loads_what_turns_texts_into_vectors():
     close(queries, EXPECTED["late"]["queries attend=False"])
     documents = embedder.encode(TEXTS, task="document")
     close(embedder.similarity(queries, documents), EXPECTED["late"]["maxsim"])
-    for wrong in ("one text", ["a", None]):
+    close(embedder.encode(iter(TEXTS), task="query"), queries)
+    for wrong in ("one text", ["a", None], None):
         with pytest.raises(ConfigError, match=r"texts: must be a list of texts"):
             embedder.encode(wrong)
     with pytest.raises(ConfigError, match="size=2: multi_vector vectors are not cut"):

@@ -356,6 +356,37 @@ def _is_label(logits: jax.Array, labels: jax.Array) -> jax.Array:
     )
 
 
+# The functions of a chunk are compiled once for all chunks, and where no jit is around the loss,
+# once for all calls.
+@functools.partial(jax.jit, static_argnums=0)
+def _sums_of_chunk(
+    options: _Options,
+    projection: DeferredLogits,
+    labels: jax.Array,
+    weights: jax.Array,
+    soft: SoftTargets | None,
+) -> tuple[jax.Array, ...]:
+    return _sums(options, projection.logits(), labels, weights, soft)
+
+
+# With respect to the bare products and the bias: the two products of the chain rule follow by hand,
+# so that no chunk's logits outlive it.
+@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(jax.grad, argnums=(1, 2), has_aux=True)
+def _gradients_of_chunk(
+    options: _Options,
+    dots: jax.Array,
+    bias_V: jax.Array | None,
+    projection: DeferredLogits,
+    labels: jax.Array,
+    weights: jax.Array,
+    soft: SoftTargets | None,
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    logits = dataclasses.replace(projection, bias_V=bias_V).from_dots(dots)
+    sums = _sums(options, logits, labels, weights, soft)
+    return sums[0], sums
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _fused(
     options: _Options,
@@ -364,18 +395,13 @@ def _fused(
     labels: jax.Array,
     weights: jax.Array,
 ) -> tuple[jax.Array, ...]:
-    @jax.jit  # one function for all chunks, which is compiled once
-    def sums_of(
-        x: jax.Array, labels: jax.Array, weights: jax.Array, soft: SoftTargets | None
-    ) -> tuple[jax.Array, ...]:
-        logits = dataclasses.replace(projection, x=x).logits()
-        return _sums(options, logits, labels, weights, soft)
-
     total: tuple[jax.Array, ...] = ()
     for part in _parts(options, labels):
         x = compute_after(total[:1], projection.x[..., part, :], projection.sharding)
         soft_part = _soft_part(soft, part, x)
-        total = _add(total, sums_of(x, labels[..., part], weights[..., part], soft_part))
+        chunk = dataclasses.replace(projection, x=x)
+        sums = _sums_of_chunk(options, chunk, labels[..., part], weights[..., part], soft_part)
+        total = _add(total, sums)
     return total
 
 
@@ -398,20 +424,6 @@ def _fused_forward(
     # Cast before the loop, once for all chunks.
     kernel_VD = projection.kernel_VD.astype(projection.x.dtype)
 
-    def loss(
-        dots: jax.Array,
-        bias_V: jax.Array | None,
-        labels: jax.Array,
-        weights: jax.Array,
-        soft: SoftTargets | None,
-    ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        logits = dataclasses.replace(projection, bias_V=bias_V).from_dots(dots)
-        sums = _sums(options, logits, labels, weights, soft)
-        return sums[0], sums
-
-    # With respect to the bare products: the two products of the chain rule follow by hand, so
-    # that no chunk's logits outlive it. One function for all chunks, which is compiled once.
-    gradient_of_loss = jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))
     total: tuple[tuple[jax.Array, ...], jax.Array | None] | None = None
     d_x: list[jax.Array] = []
     d_kernel_VD = None
@@ -423,7 +435,9 @@ def _fused_forward(
             x = compute_after(d_x[-1:], x, projection.sharding)
         dots = projection.dot(x, kernel_VD, (-1, 1))
         tokens = (labels[..., part], weights[..., part], _soft_part(soft, part, x))
-        (d_dots, d_bias_V), sums = gradient_of_loss(dots, projection.bias_V, *tokens)
+        (d_dots, d_bias_V), sums = _gradients_of_chunk(
+            options, dots, projection.bias_V, projection, *tokens
+        )
         d_dots = d_dots.astype(x.dtype)
         d_x.append(projection.dot(d_dots, kernel_VD, (-1, 0)))
         if is_trained:

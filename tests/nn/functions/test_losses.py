@@ -10,7 +10,7 @@ import pytest
 
 from flaxformer_lite.analysis import hlo
 from flaxformer_lite.config import MeshConfig
-from flaxformer_lite.nn.functions import tuning
+from flaxformer_lite.nn.functions import losses, tuning
 from flaxformer_lite.nn.functions.losses import (
     DeferredLogits,
     SoftTargets,
@@ -354,6 +354,25 @@ def test_a_frozen_vocabulary_costs_no_product(case, sharding):
     assert cost(0, 1) - cost(0) >= product
     frozen = jax.grad(loss)(x, kernel)
     np.testing.assert_allclose(frozen, jax.grad(loss, (0, 1))(x, kernel)[0], rtol=1e-5, atol=1e-6)
+
+
+def test_a_second_call_without_jit_traces_nothing(monkeypatch):
+    traced = []
+    sums = losses._sums
+    monkeypatch.setattr(losses, "_sums", lambda *args: traced.append(args) or sums(*args))
+    kernel_VD = jnp.ones((V, D))
+    labels = jnp.zeros((2, 2 * D + 3), jnp.int32)  # of a shape that no other test has
+
+    def loss(x):
+        return cross_entropy(DeferredLogits(x, kernel_VD), labels).loss_sum
+
+    counts = []
+    for scale in (1, 2):
+        x = jnp.full((*labels.shape, D), scale, jnp.float32)
+        loss(x)
+        jax.grad(loss)(x)
+        counts.append(len(traced))
+    assert 0 < counts[0] == counts[1]
 
 
 @pytest.mark.parametrize("vocabulary", [1, 3])
