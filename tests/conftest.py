@@ -166,6 +166,7 @@ def forget_programs():
     global limit
     yield
     if resident() > limit:
+        programs.forget()
         jax.clear_caches()
         gc.collect()
         getattr(LIBC, "malloc_trim", lambda _: 0)(0)

@@ -4,7 +4,6 @@ import os
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax.core.scope import Scope
@@ -19,42 +18,29 @@ X = np.arange(4.0, dtype=np.float32)
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(programs, "FOLDER", tmp_path)
-    return tmp_path
+def hold_small_programs(monkeypatch):
+    monkeypatch.setattr(programs, "WORTH", 0)
 
 
 def product(table):
     return jax.jit(lambda x: x @ table)
 
 
-def test_the_same_text_is_compiled_once_and_read_afterwards(folder):
-    double = 2 * np.eye(4, dtype=np.float32)
-    product(double)(X)
-    (path,) = folder.iterdir()
-    product(2 * double)(X)
-    (other,) = set(folder.iterdir()) - {path}
-    other.replace(path)
-    np.testing.assert_array_equal(product(double)(X), 4 * X)  # as it reads the other's file
+def test_the_same_text_is_compiled_once():
+    product(2 * np.eye(4, dtype=np.float32))(X)
+    before = len(programs.held)
+    np.testing.assert_array_equal(product(2 * np.eye(4, dtype=np.float32))(X), 2 * X)
+    assert len(programs.held) == before
 
 
-def test_names_of_operations_make_another_program():
-    for name in ("first", "second"):
-
-        def sine(x, name=name):
-            with jax.named_scope(name):
-                return jnp.sin(x)
-
-        assert f"/{name}/" in jax.jit(sine).lower(X).compile().as_text()
-
-
-def test_programs_that_were_used_last_are_kept(folder, monkeypatch):
-    monkeypatch.setattr(programs, "MOST", 20)
-    for time, name in enumerate(("first", "second", "third")):
-        (folder / name).write_bytes(bytes(9))
-        os.utime(folder / name, (time, time))
-    programs.delete_unused()
-    assert {path.name for path in folder.iterdir()} == {"second", "third"}
+def test_programs_wanted_twice_outlive_the_others():
+    for number in (3, 4, 3):
+        product(number * np.eye(4, dtype=np.float32))(X)
+    programs.forget()
+    before = len(programs.held)
+    for number, more in ((3, 0), (4, 1)):
+        product(number * np.eye(4, dtype=np.float32))(X)
+        assert len(programs.held) == before + more
 
 
 def test_a_constant_that_differs_makes_another_program():

@@ -152,6 +152,7 @@ def test_added_tokens_keep_the_frame():
     assert framed(grown, "decoder").encode("the cat sat") == EXPECTED["framed"][0]
 
 
+@pytest.mark.nightly
 def test_a_run_begun_before_keeps_its_framing(documents):
     """Its config.json has no `frame`, and its page neither."""
     folder = documents / "run"
