@@ -18,7 +18,8 @@ from flaxformer_lite.storage.hub import Snapshot
 from flaxformer_lite.storage.stores import StorageError
 
 CARD = "README.md"
-KINDS = (*COLUMNAR, ".jsonl", ".ndjson", ".csv", ".tsv")  # the first one that has files
+# A dataset is read from its files of the first of these kinds that it has.
+KINDS = (*COLUMNAR, ".jsonl", ".ndjson", ".csv", ".tsv")
 # Words in the names of files and folders, and the split that they say.
 WORDS = {
     "train": ("train", "training"),

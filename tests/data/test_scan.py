@@ -70,6 +70,17 @@ def test_a_class_that_is_called_null_is_one_if_it_is_named(tmp_path):
     assert opened(tmp_path, blank, Classification(kind="multiple"))[0].labels == ("a", "b")
 
 
+class WithoutTodo(Classification):
+    def is_missing(self, role, value):
+        return value == "todo" or super().is_missing(role, value)
+
+
+def test_a_task_with_a_rule_of_its_own_is_asked_about_all_values(tmp_path):
+    rows = rows_of(20, _4={"label": "todo"}, _5={"text": "todo"})
+    with pytest.raises(ConfigError, match=r"row 5 has no label; .* row 6 has no text"):
+        opened(tmp_path, rows, WithoutTodo())
+
+
 def test_texts_that_are_missing_are_refused_and_empty_ones_counted(tmp_path):
     with pytest.raises(ConfigError, match=r"2 of 40 rows have no text \(rows 5, 9\)"):
         opened(tmp_path, rows_of(40, _4={"text": None}, _8={"text": float("nan")}))
