@@ -8,7 +8,7 @@ import flax.linen as nn
 import numpy as np
 
 from flaxformer_lite import registry
-from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.inference.embed import Vectors, embed, similarity
 from flaxformer_lite.model_details import load_sentence_layers, load_tokenizer
 from flaxformer_lite.model_folder import on_disk
@@ -95,6 +95,8 @@ def load_embedder(
       ConfigError, WeightsError, CheckpointError: as `load_pretrained`; or the directory asks for a
         kind of pooling or layer that is not supported.
     """
+    if not isinstance(size, int):
+        raise ConfigError(f"size={size!r}: must be a whole number.")
     folder = on_disk(path)
     layers = load_sentence_layers(folder, allow_plugins=allow_plugins)
     if size:

@@ -84,6 +84,8 @@ def embed(
         texts = list(texts)  # a generator can be read once only
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise ConfigError("texts: must be a list of texts, such as ['A cat sleeps.'].")
+    if prompt is not None and not isinstance(prompt, str):
+        raise ConfigError(f"prompt={prompt!r}: must be a text, or None for the task's.")
     if task not in ("", *TASKS):
         raise ConfigError(f"task={task!r}: must be query or document.")
     prefix = layers.prompt_of(task) if prompt is None else prompt

@@ -73,6 +73,10 @@ def test_one_call_loads_what_turns_texts_into_vectors():
     for wrong in ("one text", ["a", None], None):
         with pytest.raises(ConfigError, match=r"texts: must be a list of texts"):
             embedder.encode(wrong)
+    with pytest.raises(ConfigError, match="prompt=5: must be a text"):
+        embedder.encode(TEXTS, prompt=5)
+    with pytest.raises(ConfigError, match="size='8': must be a whole number"):
+        load_embedder(ROOT / "late", size="8")
     with pytest.raises(ConfigError, match="size=2: multi_vector vectors are not cut"):
         load_embedder(ROOT / "late", size=2)
 
