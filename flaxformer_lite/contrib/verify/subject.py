@@ -269,6 +269,10 @@ def build_subject(model: nn.Module, params: Params, seed: int, causal: bool | No
     span = cfg.position.span(cfg.max_length)
     if span is not None:
         longest = span.stop - RESERVED
+        if longest < 2:
+            raise ConfigError(
+                f"verify: a table of {span.stop} positions is too short; needs {RESERVED + 2}."
+            )
     is_causal = cfg.decoder_layers > 0 or head == "causal_lm"
     if cfg.skeleton == "encoder_decoder":
         is_causal = head not in getattr(model, "encoder_heads", ())

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from flaxformer_lite.config import ConfigError
 from flaxformer_lite.contrib.verify.finding import (
     EXACT,
     ROUNDING,
@@ -77,6 +78,11 @@ def check_padding(subject: Subject) -> Iterator[Finding]:
     subject.check_takes("attention_mask")
     texts = subject.draw(3)
     short = subject.length - PADDING
+    if short < 1:
+        raise ConfigError(
+            f"texts of {subject.length} tokens have no room for {PADDING} tokens of padding; the"
+            " table of positions is too short."
+        )
     text = texts[:1, subject.length - short :]  # with its end
     target = subject.draw(2, 1)
 

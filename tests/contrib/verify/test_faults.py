@@ -6,6 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from flaxformer_lite import build_model
+from flaxformer_lite.config import ConfigError
 from flaxformer_lite.contrib.verify.checks import verify
 from flaxformer_lite.contrib.verify.subject import Subject
 from flaxformer_lite.models.skeletons import encoder_decoder, inputs
@@ -265,3 +267,14 @@ def test_a_bias_added_twice_differs_from_the_reference(tmp_path, monkeypatch):
     assert not faults_of(model, params, **options)
     bias_added_twice(monkeypatch)
     assert faults_of(model, params, **options) == ["reference: logits"]
+
+
+def test_a_table_of_too_few_positions_is_told():
+    def of(positions):
+        model = build_model("bert", "tiny", encoder_layers=1, max_length=positions)
+        return model, model.init(jax.random.key(0), jnp.ones((1, 4), int))["params"]
+
+    (finding,) = verify(*of(8), checks=("padding",))
+    assert finding.difference is None and "no room for 5 tokens of padding" in finding.why
+    with pytest.raises(ConfigError, match="a table of 5 positions is too short; needs 6"):
+        verify(*of(5), checks=("padding",))
