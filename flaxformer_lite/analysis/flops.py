@@ -45,12 +45,18 @@ def count(function: Callable, *args: object) -> int:
     return _walk(jax.make_jaxpr(function)(*args).jaxpr)
 
 
-def per_step(forward: Callable, *args: object) -> int:
+def per_step(forward: Callable, *args: object, trained: float = 1.0) -> int:
     """Counts the model FLOPs of a training step, without recomputation.
 
-    These are the forward pass, and twice as many for the backward pass.
+    These are the forward pass, as many again for the gradients of activations, and as many for
+    those of the weights that are trained.
+
+    Args:
+      forward: traced, never run.
+      *args: arrays or ShapeDtypeStructs.
+      trained: share of the parameters that is trained.
     """
-    return 3 * count(forward, *args)
+    return round((2 + trained) * count(forward, *args))
 
 
 def _walk(jaxpr: Jaxpr) -> int:

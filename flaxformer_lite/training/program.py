@@ -87,11 +87,18 @@ class Program:
     def flops_per_step(self) -> int:
         """FLOPs of the model per step, forward and backward, traced on first use.
 
-        Attention counts all pairs of positions, whether masked or not, and a mixture of experts
-        those that tokens use.
+        Attention counts all pairs of positions, whether masked or not, a mixture of experts those
+        that tokens use, and frozen matrices no gradients of their own.
         """
         counted = self.models.rebuild(attention="dense", sharding=_NoPlatform(tuned=True))
-        return flops.per_step(eval_step(self.cfg, counted), self.target.params, self.batch)
+        params = self.target.params
+        trained = state.param_count(optimizer.trained(self.cfg.optimizer, params))
+        return flops.per_step(
+            eval_step(self.cfg, counted),
+            params,
+            self.batch,
+            trained=trained / state.param_count(params),
+        )
 
 
 class _NoPlatform(ActivationSharding):

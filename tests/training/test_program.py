@@ -93,3 +93,14 @@ def test_scanned_layers_trace_to_as_many_operations_at_any_depth(tmp_path, famil
 
 def operations(jaxpr) -> int:
     return sum(1 + sum(map(operations, jaxprs_in_params(eqn.params))) for eqn in jaxpr.eqns)
+
+
+def test_frozen_matrices_count_no_gradients():
+    cfg = config("llama_tiny")
+    model = dataclasses.replace(cfg.model, adapter=LoraConfig(rank=1))
+    frozen = dataclasses.replace(
+        cfg, model=model, optimizer=dataclasses.replace(cfg.optimizer, freeze=(r"^(?!.*lora)",))
+    )
+    for each in (cfg, frozen):
+        built = program.build(each, sharding.build_mesh(each.mesh), dummy.example(each))
+        assert 0.9 < program.executed_flops(built) / built.flops_per_step < 1.1
