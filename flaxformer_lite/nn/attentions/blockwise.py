@@ -241,13 +241,15 @@ def no_columns(
 ) -> SoftmaxState:
     """Returns the state of a block of rows before its first column, but after the sinks."""
     B, _, N, _ = q_BTNH.shape
-    top_BNT1 = jnp.full((B, N, rows, 1), kernels.MASKED, jnp.float32)
-    total_BNT1 = jnp.zeros((B, N, rows, 1))
+    # Like the queries, as the state of a loop varies over the mesh as they do (`jax.shard_map`).
+    zeros = functools.partial(jnp.zeros_like, q_BTNH, jnp.float32)
+    total_BNT1 = zeros(shape=(B, N, rows, 1))
+    top_BNT1 = total_BNT1 + kernels.MASKED
     if sinks_N is not None:
-        top_BNT1 = jnp.broadcast_to(sinks_N[None, :, None, None], (B, N, rows, 1))
+        top_BNT1 = jnp.maximum(top_BNT1, sinks_N[None, :, None, None])
         # The top is the sink itself, so its exponential is exp(0).
         total_BNT1 += 1
-    return top_BNT1, total_BNT1, jnp.zeros((B, rows, N, v_BSKH.shape[-1]))
+    return top_BNT1, total_BNT1, zeros(shape=(B, rows, N, v_BSKH.shape[-1]))
 
 
 def add_columns(
@@ -345,7 +347,7 @@ def tangent(plan: BlockPlan, saved: Saved, inputs: Inputs) -> jax.Array:
         d_lse_BNT1 = jnp.zeros_like(lse[i])
         if sinks_N is not None and d_sinks_N is not None:
             d_lse_BNT1 += _of_sinks(sinks_N, lse[i]) * d_sinks_N[None, :, None, None]
-        start = (d_lse_BNT1, jnp.zeros(out_i.shape))
+        start = (d_lse_BNT1, jnp.zeros_like(out_i))
         d_lse_BNT1, d_out_i = _over_columns(given, i, columns, start)
         return None, d_out_i - jnp.swapaxes(d_lse_BNT1, 1, 2) * out_i
 
@@ -396,17 +398,18 @@ def gradients(
                 d_bias,
             )
 
-        start = (jnp.zeros(q_i.shape), *totals)
+        start = (jnp.zeros_like(q_i, jnp.float32), *totals)
         d_q_i, d_k, d_v, d_bias = _over_columns(given, i, columns, start)
         d_sinks_N = None
         if sinks_N is not None:
             d_sinks_N = -(_of_sinks(sinks_N, lse[i]) * delta_BNT1).sum(axis=(0, 2, 3))
         return (d_k, d_v, d_bias), (d_q_i.astype(dtype or q_i.dtype), d_sinks_N)
 
+    zero = functools.partial(jnp.zeros_like, d_out_BTNH, jnp.float32)
     zeros = (
-        jnp.zeros(k_BSKH.shape),
-        jnp.zeros(v_BSKH.shape),
-        [jnp.zeros(x.shape) for x in floats(bias)],
+        zero(shape=k_BSKH.shape),
+        zero(shape=v_BSKH.shape),
+        [zero(shape=x.shape) for x in floats(bias)],
     )
     (d_k, d_v, d_bias), (d_q, d_sinks_XN) = lax.scan(rows, zeros, jnp.arange(len(given.spans)))
     d_q = join(d_q)

@@ -96,7 +96,7 @@ def _outer_products(x_LI: jax.Array, y_LO: jax.Array, sizes_X: jax.Array) -> jax
         x_BI, y_BO, owner = one
         return total_XIO.at[owner].add(x_BI.T @ y_BO), None
 
-    zeros = jnp.zeros((len(sizes_X), x_LI.shape[1], y_LO.shape[1]), x_LI.dtype)
+    zeros = jnp.zeros_like(x_LI, shape=(len(sizes_X), x_LI.shape[1], y_LO.shape[1]))
     return jax.lax.scan(add, zeros, (x_WLI, y_WLO, owner_W))[0]
 
 

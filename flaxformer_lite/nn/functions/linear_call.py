@@ -61,10 +61,26 @@ def linear_call(
     """
     flat_residuals, residuals_tree = jax.tree.flatten(residuals)
     flat_inputs, inputs_tree = jax.tree.flatten(inputs)
+    # Residuals too: `transpose` may differentiate by them, and must leave the sum over devices to
+    # the marks of the inputs.
+    flat_residuals = [_vary_like(x, like) for x in flat_residuals]
+    flat_inputs = [_vary_like(x, like) for x in flat_inputs]
     call = _Call(apply, transpose, residuals_tree, inputs_tree)
     return _linear_call.bind(
         *flat_residuals, *flat_inputs, call=call, out=jax.typeof(like), mapped=0
     )
+
+
+def _vary_like(x: Array, like: jax.Array) -> Array:
+    """Marks `x` as varying over the mesh axes of a `jax.shard_map` over which `like` varies.
+
+    JAX marks the arguments of its own primitives itself; the cotangent of a mark is a sum over the
+    axes, which the gradient of a replicated weight needs.
+    """
+    axes = jax.typeof(like).manual_axis_type.varying - jax.typeof(x).manual_axis_type.varying
+    if not axes:
+        return x
+    return jax.lax.pcast(x, tuple(axes), to="varying")
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
