@@ -161,9 +161,3 @@ def test_gated_activations_have_names_of_their_own(ours, published):
     fields = hf_config.write_config(t5, model.cfg)
     assert fields["feed_forward_proj"] == published
     assert hf_config.read_config(t5, fields, "lm").activation == ours
-
-
-def test_a_decoder_needs_something_to_read():
-    model, params = loaded("pegasus_conditional_generation")
-    with pytest.raises(ValueError, match="decoder_input_ids is missing"):
-        model.apply({"params": params}, np.ones((1, 3), np.int32))
