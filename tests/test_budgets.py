@@ -16,7 +16,6 @@ from pathlib import Path
 import jax
 import pytest
 
-import flaxformer_lite
 from flaxformer_lite import sharding
 from flaxformer_lite.analysis import flops
 from flaxformer_lite.config import ExperimentConfig, MeshConfig, from_config_dict
@@ -114,12 +113,6 @@ def test_no_array_is_length_by_length_or_batch_by_length_by_vocabulary(long_step
 def test_what_a_step_holds_at_once_is_a_few_chunks_of_logits(long_step):
     built, compiled = long_step
     assert compiled.memory_analysis().temp_size_in_bytes < 5 * 4 * chunk_of_logits(built.cfg)
-
-
-@pytest.mark.nightly  # daily in runs/test_best.py
-def test_nothing_compiles_after_the_second_step(tmp_path, capsys):
-    flaxformer_lite.run(tiny_runs.config(tmp_path), tmp_path / "run")
-    assert re.search(r"compilations\s+0 after step two", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(
