@@ -57,6 +57,12 @@ def test_generation_starts_with_the_token_of_the_config():
     )
 
 
+def test_t5_asks_for_decoder_input_ids():
+    model, params = built(small("t5", number=1))
+    with pytest.raises(ValueError, match="decoder_input_ids is missing"):
+        model.apply({"params": params}, ids())
+
+
 @pytest.mark.parametrize("family", ["bart", "t5", "marian"])
 def test_bare_model(family):
     model = build_model(family, "tiny", vocab_size=37, head="none", pad_token_id=PAD)
