@@ -17,10 +17,10 @@ import jax
 import pytest
 
 from flaxformer_lite import sharding
-from flaxformer_lite.analysis import flops
 from flaxformer_lite.config import ExperimentConfig, MeshConfig, from_config_dict
 from flaxformer_lite.data import dummy
 from flaxformer_lite.training import program
+from tests.jaxprs import equations
 from tests.marks import daily
 from tests.training import tiny_runs
 
@@ -50,18 +50,6 @@ def build(cfg: ExperimentConfig) -> program.Program:
     return program.build(cfg, sharding.build_mesh(MeshConfig(data=1)), dummy.example(cfg))
 
 
-def operations(jaxpr) -> collections.Counter:
-    found = collections.Counter()
-    for eqn in jaxpr.eqns:
-        inner = flops._subjaxprs(eqn.params)
-        found.update(
-            [] if inner and eqn.primitive.name in ("jit", "pjit") else [eqn.primitive.name]
-        )
-        for sub in inner:
-            found.update(operations(getattr(sub, "jaxpr", sub)))
-    return found
-
-
 def row(name: str) -> str:
     """One line: the step's matrix FLOPs, those that the model asks for, and how many operations of
     each kind it traces to."""
@@ -69,7 +57,7 @@ def row(name: str) -> str:
         from_config_dict(ExperimentConfig, importlib.import_module(f"configs.{name}").get_config())
     )
     jaxpr = jax.make_jaxpr(built.train_step)(built.target, built.batch).jaxpr
-    found = operations(jaxpr)
+    found = collections.Counter(equation.primitive.name for equation in equations(jaxpr))
     counts = "  ".join(f"{kind} {found[kind]}" for kind in COUNTED)
     return (
         f"{name}: {program.executed_flops(built):,} FLOPs, {built.flops_per_step:,} of the model "
