@@ -16,12 +16,11 @@ from pathlib import Path
 import jax
 import pytest
 
-import flaxformer_lite
 from flaxformer_lite import sharding
-from flaxformer_lite.analysis import flops
 from flaxformer_lite.config import ExperimentConfig, MeshConfig, from_config_dict
 from flaxformer_lite.data import dummy
 from flaxformer_lite.training import program
+from tests.jaxprs import equations
 from tests.marks import daily
 from tests.training import tiny_runs
 
@@ -51,18 +50,6 @@ def build(cfg: ExperimentConfig) -> program.Program:
     return program.build(cfg, sharding.build_mesh(MeshConfig(data=1)), dummy.example(cfg))
 
 
-def operations(jaxpr) -> collections.Counter:
-    found = collections.Counter()
-    for eqn in jaxpr.eqns:
-        inner = flops._subjaxprs(eqn.params)
-        found.update(
-            [] if inner and eqn.primitive.name in ("jit", "pjit") else [eqn.primitive.name]
-        )
-        for sub in inner:
-            found.update(operations(getattr(sub, "jaxpr", sub)))
-    return found
-
-
 def row(name: str) -> str:
     """One line: the step's matrix FLOPs, those that the model asks for, and how many operations of
     each kind it traces to."""
@@ -70,7 +57,7 @@ def row(name: str) -> str:
         from_config_dict(ExperimentConfig, importlib.import_module(f"configs.{name}").get_config())
     )
     jaxpr = jax.make_jaxpr(built.train_step)(built.target, built.batch).jaxpr
-    found = operations(jaxpr)
+    found = collections.Counter(equation.primitive.name for equation in equations(jaxpr))
     counts = "  ".join(f"{kind} {found[kind]}" for kind in COUNTED)
     return (
         f"{name}: {program.executed_flops(built):,} FLOPs, {built.flops_per_step:,} of the model "
@@ -114,12 +101,6 @@ def test_no_array_is_length_by_length_or_batch_by_length_by_vocabulary(long_step
 def test_what_a_step_holds_at_once_is_a_few_chunks_of_logits(long_step):
     built, compiled = long_step
     assert compiled.memory_analysis().temp_size_in_bytes < 5 * 4 * chunk_of_logits(built.cfg)
-
-
-@pytest.mark.nightly  # daily in runs/test_best.py
-def test_nothing_compiles_after_the_second_step(tmp_path, capsys):
-    flaxformer_lite.run(tiny_runs.config(tmp_path), tmp_path / "run")
-    assert re.search(r"compilations\s+0 after step two", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(

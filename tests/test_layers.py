@@ -44,29 +44,6 @@ LAYERS = (
     "contrib",
     "__main__",
 )
-# What research code imports: it takes arrays, records and folders on this machine.
-LIBRARY = (
-    "nn",
-    "models",
-    "text",
-    "objectives",
-    "sharding",
-    "pretrained",
-    "inference",
-    "training",
-)
-# What knows addresses in stores, workdirs and the training command.
-APPLICATION = (
-    "storage",
-    "data",
-    "checkpoints",
-    "model_folder",
-    "open_model",
-    "model_details",
-    "save_model",
-    "runs",
-    "cli",
-)
 # The files of the package that a file needs, also those that it imports only inside functions.
 MOST_FILES = {
     "pretrained/load": 41,
@@ -191,18 +168,6 @@ def closure(path: Path) -> set[Path]:
         file for file in needed if file.name == "__init__.py" and not imports(file.read_text())
     }
     return needed - empty - {path}
-
-
-@pytest.mark.parametrize("layer", LIBRARY)
-def test_the_library_knows_no_store_no_workdir_and_no_run(layer):
-    above = {
-        (str(path.relative_to(PACKAGE)), name)
-        for path in FILES
-        if layer_of(path) == layer
-        for name in imports(path.read_text())
-        if name.startswith("flaxformer_lite.") and name.split(".")[1] in APPLICATION
-    }
-    assert not above
 
 
 def test_families_stand_on_a_common_ground():

@@ -95,9 +95,3 @@ def train(installed, folder, *flags):
 def test_the_command_finds_its_pages_from_an_empty_folder(installed, tmp_path):
     done = train(installed, tmp_path, "--config=gpt2_large", "--help")
     assert done.returncode == 0 and "--config.model.d_model=1280 " in done.stdout
-
-
-@pytest.mark.nightly  # the message daily in tests/test_pages.py
-def test_the_command_lists_its_pages_where_one_is_missing(installed, tmp_path):
-    done = train(installed, tmp_path, "--config=configs/none.py", "--workdir=x")
-    assert done.returncode == 2 and "the pages are bert_base" in done.stderr

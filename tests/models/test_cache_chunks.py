@@ -3,6 +3,7 @@ padding, positions."""
 
 import dataclasses
 import itertools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -72,6 +73,7 @@ CASES = {
         2,
         (2, 8),
     ),
+    "rotary, token by token, one row": ("llama", {"windows": (3, 0)}, 1, (5, 6, 7, 8, 9)),
     "short convolutions": ("lfm2", {}, 2, (1, 2, 7)),
     "short convolutions, one row, scanned": ("lfm2", {"number": 4, "scan": True}, 1, (4, 5)),
     "sinusoidal": ("transformer", {}, 2, (5,)),
@@ -82,7 +84,7 @@ CASES = {
 DAILY = (
     "a chunk longer than its window",
     "short convolutions",
-    "rotary, grouped, one row, all windows",
+    "rotary, token by token, one row",
 )
 
 
@@ -187,3 +189,36 @@ def test_caches_of_other_rows_and_a_decoder_without_source_are_refused():
     model, params = built(small("t5", number=1))
     with pytest.raises(ValueError, match="encoder_output is None"):
         logits(model, params, ids(), None, cache=init_cache(model.cfg, 2, T))
+
+
+def test_window_cache_keeps_only_its_window():
+    cfg = small("gpt2", windows=(3, 0))
+    shapes = [jax.tree.leaves(layer)[0].shape[2] for layer in init_cache(cfg, 2, T)]
+    assert shapes == [3, T]
+
+
+@pytest.mark.parametrize("heads", [4, 2], ids=["multi-head", "grouped"])
+def test_no_token_copies_the_cache_of_a_lone_example(heads):
+    cfg = small("gpt2", num_kv_heads=heads)
+    model, params = built(cfg)
+
+    def write(index, state):
+        tokens, cache = state
+        out = model.apply(
+            {"params": params},
+            tokens,
+            position_ids=index[None, None],
+            cache=cache,
+            cache_index=index,
+        )
+        return out.logits.argmax(axis=-1).astype(jnp.int32), out.cache
+
+    program = jax.jit(
+        lambda tokens, cache: jax.lax.fori_loop(0, T, write, (tokens, cache)), donate_argnums=1
+    )
+    text = program.lower(ids()[:1, :1], init_cache(cfg, 1, T)).compile().as_text()
+    kept = (
+        rf"= f32\[(1,)?{cfg.kv_heads},({T},{cfg.head_width}|{cfg.head_width},{T})\]\S*"
+        r" (copy|transpose)\("
+    )
+    assert not re.findall(kept, text)

@@ -18,7 +18,6 @@ from tests.models.tiny import (
     DAILY_FAMILIES,
     FAMILIES,
     PAIRS,
-    T,
     built,
     close,
     ids,
@@ -28,17 +27,6 @@ from tests.models.tiny import (
     segments_of,
     small,
 )
-
-
-@pytest.mark.nightly  # as test_features_hold_what_the_logits_are_made_of, and tests of shapes
-@pytest.mark.parametrize("family", FAMILIES)
-def test_jit_equals_eager_and_shapes(family):
-    cfg = small(family, number=1)
-    model, params = built(cfg)
-    eager = model.apply({"params": params}, **inputs_of(cfg, ids())).logits
-    jitted = logits_of(model, params, **inputs_of(cfg, ids()))
-    assert eager.shape == (2, T, 37) and eager.dtype == jnp.float32
-    close(eager, jitted)
 
 
 @pytest.mark.parametrize("family", daily(FAMILIES, ("gpt2",)))
@@ -108,16 +96,6 @@ def test_packed_documents_never_meet(family, position):
     close(a[:, 4:8], logits(model, params, x[:, 4:8], one))
     blockwise = type(model)(dataclasses.replace(cfg, attention="blockwise"))
     close(a, logits(blockwise, params, x, segments), 1e-4)
-
-
-@pytest.mark.nightly  # as test_packed_documents_never_meet, without documents
-@pytest.mark.parametrize("family", DAILY_FAMILIES)
-def test_blockwise_equals_dense(family):
-    cfg = small(family, attention="dense")
-    model, params = built(cfg)
-    other = type(model)(dataclasses.replace(cfg, attention="blockwise"))
-    a, b = (logits_of(m, params, **inputs_of(cfg, ids())) for m in (model, other))
-    close(a, b, 1e-4)
 
 
 @pytest.mark.parametrize("family", daily(FAMILIES, ("gpt2",)))

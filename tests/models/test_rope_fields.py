@@ -34,6 +34,11 @@ LONGROPE = {
 IDS = np.asarray([[(7 * i * i + 3 * i) % 57 + 3 for i in range(20)]], np.int32)
 # torch 2.13, transformers 5.23, with the weights of llama_lm: the first six logits behind 6 tokens
 # and behind 20, and what greedy search writes behind 6.
+OF_YARN = (
+    [-0.79108, 2.49559, 1.02468, 0.75615, -2.4412, -0.71923],
+    [-0.67607, -0.37285, 0.39175, 0.16315, -3.04167, -0.172],
+    [1, 30, 22, 58, 27, 31, 14, 15, 1, 30, 22, 12],
+)
 TORCH = {
     "dynamic": (
         dict(max_position_embeddings=8, rope_scaling={"type": "dynamic", "factor": 3.0}),
@@ -57,16 +62,9 @@ TORCH = {
     ),
     "yarn beside rope_parameters": (
         dict(rope_parameters={"rope_type": "default", "rope_theta": 500.0}, rope_scaling=YARN),
-        [-0.79108, 2.49559, 1.02468, 0.75615, -2.4412, -0.71923],
-        [-0.67607, -0.37285, 0.39175, 0.16315, -3.04167, -0.172],
-        [1, 30, 22, 58, 27, 31, 14, 15, 1, 30, 22, 12],
+        *OF_YARN,
     ),
-    "yarn without a factor": (
-        dict(rope_scaling=YARN | {"factor": None}),
-        [-0.79108, 2.49559, 1.02468, 0.75615, -2.4412, -0.71923],
-        [-0.67607, -0.37285, 0.39175, 0.16315, -3.04167, -0.172],
-        [1, 30, 22, 58, 27, 31, 14, 15, 1, 30, 22, 12],
-    ),
+    "yarn without a factor": (dict(rope_scaling=YARN | {"factor": None}), *OF_YARN),
     "yarn with its betas the wrong way round": (
         dict(
             rope_scaling=YARN

@@ -24,8 +24,6 @@ COMPOSED = {
     path.stem for path in (Path(__file__).parents[1] / "pretrained/families").glob("*.json")
 }
 
-# test_variants.py
-VARIANTS = tuple(name for name in registry.available("models") if name not in FAMILIES + OWN)
 POSITIONS = registry.available("positions")
 # One encoding of each hook in a decoder, one in an encoder-decoder and in an encoder; others are
 # nightly, as tests/nn/positions has a contract for each.
@@ -42,8 +40,6 @@ CASES = [
     *OWNERS,
     *(("t5", position) for position in POSITIONS),
 ]
-# Of an encoder-decoder, tests/inference/test_generate.py.
-DECODERS = daily(CASES, {("gpt2", "rope")})
 PAIRS = daily([*CASES, ("bert", "learned"), ("bert", "shaw")], DAILY)
 # A quarter of a head turns.
 TURNING = ("gpt_neox", "gptj", "stablelm", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")

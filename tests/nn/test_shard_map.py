@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh
-from jax.sharding import PartitionSpec as P
+from jax.sharding import Mesh, PartitionSpec as P
 
 from flaxformer_lite.nn.attentions import blockwise
 from flaxformer_lite.nn.functions.delta_rule import gated_delta_rule

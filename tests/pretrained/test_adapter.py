@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -124,7 +123,7 @@ def test_logits_are_those_of_peft(one, scan):
 
 
 # The uneven one comes back with its ranks and scales made equal, rows with their whole table.
-SAME = [f for f in FOLDERS if not f.name.endswith(("-uneven", "-saved", "-tokens"))]
+SAME = [f for f in FOLDERS if not f.name.endswith(("-uneven", "-tokens"))]
 
 
 @pytest.mark.parametrize("folder", SAME, ids=[folder.name for folder in SAME])
@@ -155,22 +154,10 @@ def test_written_again_the_file_has_the_same_tensors_and_says_the_same(folder, t
     for name in ("target_modules", "feedforward_modules"):
         ends = zip(sorted(now.get(name, ())), sorted(was.get(name, ())), strict=True)
         assert folder.name.endswith("lm") or all(a.endswith(b) for a, b in ends), name
+    if folder.name.endswith("-saved"):  # PEFT computes with what it reads of these
+        for stem in was["modules_to_save"]:
+            assert any(one.endswith(stem) for one in now["modules_to_save"]), stem
     assert now["base_model_name_or_path"] == str(ROOT / base_of(folder))
-
-
-@pytest.mark.parametrize("name", ["llama_lm-saved", "gpt2_lm-saved"])
-def test_modules_that_it_saves_are_written_again(name, tmp_path):
-    """PEFT computes with what it reads of them, so none may get lost."""
-    folder = ROOT / "adapters" / name
-    model, params = load_pretrained(ROOT / base_of(folder), adapter=folder)
-    save_adapter(tmp_path / "again", model, params)
-    was, now = (load_file(path / WEIGHTS) for path in (folder, tmp_path / "again"))
-    assert set(was) == set(now)
-    for key, tensor in was.items():
-        np.testing.assert_array_equal(tensor, now[key], err_msg=key)
-    saved = json.loads((tmp_path / "again" / CONFIG).read_text())["modules_to_save"]
-    stems = json.loads((folder / CONFIG).read_text())["modules_to_save"]
-    assert all(any(one.endswith(stem) for one in saved) for stem in stems)
 
 
 @pytest.mark.parametrize("name", ["llama_lm-tokens", "gpt2_lm-tokens"])
@@ -247,21 +234,20 @@ def test_a_trained_table_is_written_for_each_module_that_shares_it(name, tmp_pat
 
 def noisy(name, adapter, **options):
     """A published model with noise for factors and for what is trained whole."""
-    model, params = load_pretrained(ROOT / name, **options)
-    model = model.clone(cfg=dataclasses.replace(model.cfg, adapter=adapter))
-    inputs = part(name, "default/in/")
-    shapes = flatten_dict(
-        jax.eval_shape(model.init, jax.random.key(0), **inputs)["params"], sep="/"
-    )
+    model, params = load_pretrained(ROOT / name, adapter=adapter, **options)
+    return model, with_noise(params, adapter)
+
+
+def with_noise(params, adapter):
     draw = np.random.default_rng(0)
-    own = flatten_dict(params, sep="/")
 
     def fill(path, leaf):
-        if path in own and not adapter.trains(path):
-            return own[path]
-        return jnp.asarray(0.3 * draw.standard_normal(leaf.shape), leaf.dtype)
+        if path[-1] in adapter.factors or adapter.trains("/".join(path)):
+            return jnp.asarray(0.3 * draw.standard_normal(leaf.shape), leaf.dtype)
+        return leaf
 
-    return model, unflatten_dict({path: fill(path, leaf) for path, leaf in shapes.items()}, sep="/")
+    flat = flatten_dict(params)
+    return unflatten_dict({path: fill(path, leaf) for path, leaf in flat.items()})
 
 
 @pytest.mark.parametrize(
@@ -551,7 +537,7 @@ HEADED = (
 )
 REFUSED = {("deberta", "ia3")}  # as its biases are apart
 FACTOR = re.compile(r"\.(lora_[AB]|lora_magnitude_vector|ia3_l)")
-DAILY_HEADS = {("distilbert", method) for method in EVERYWHERE} | {("deberta_v2", "lora")}
+DAILY_HEADS = {("distilbert", method) for method in ("lora", "ia3", "bias")}
 
 
 @pytest.mark.parametrize("scan", SCAN)
@@ -565,17 +551,7 @@ def test_no_module_is_saved_whole_and_adapted(family, method, scan, tmp_path):
     save_pretrained(tmp_path / "base", model, params)
     adapter = EVERYWHERE[method]
     model, params = load_pretrained(tmp_path / "base", adapter=adapter, scan=scan)
-    draw = np.random.default_rng(0)
-
-    def noise(path, leaf):
-        name = path.rpartition("/")[2]
-        is_trained = name in adapter.factors or adapter.trains(path)
-        if not is_trained:
-            return leaf
-        return jnp.asarray(0.3 * draw.standard_normal(leaf.shape), leaf.dtype)
-
-    flat = flatten_dict(params, sep="/")
-    params = unflatten_dict({path: noise(path, leaf) for path, leaf in flat.items()}, sep="/")
+    params = with_noise(params, adapter)
     folder = tmp_path / "adapter"
     if (family, method) in REFUSED:
         with pytest.raises(ConfigError, match=r"PEFT's IA3 .*save_pretrained, which merges"):

@@ -52,12 +52,6 @@ def test_a_pointer_instead_of_weights(folder):
         load_pretrained(folder)
 
 
-def test_an_adapter(folder):
-    (folder / "config.json").rename(folder / "adapter_config.json")
-    with pytest.raises(WeightsError, match="an adapter alone"):
-        load_pretrained(folder)
-
-
 CONFIGS = {
     "empty": b"",
     "cut": b'{"model_type": "be',

@@ -116,21 +116,6 @@ def test_how_it_runs_may_differ_from_what_the_file_says():
     assert open_pretrained(ROOT / "bert_masked_lm")[0].cfg.dropout == 0.1
 
 
-@pytest.mark.parametrize(
-    ("family", "field", "default"),
-    [
-        ("granite", "d_model", 4096),
-        ("granite", "decoder_layers", 32),
-        ("olmo2", "pad_token_id", 1),
-        ("modernbert_decoder", "pad_token_id", 50283),
-    ],
-)
-def test_absent_fields_have_the_defaults_of_transformers(family, field, default):
-    file = registry.resolve("models", family)
-    published = {"model_type": file.PUBLISHED.model_type}
-    assert getattr(hf_config.read_config(file, published, "lm"), field) == default
-
-
 @pytest.mark.parametrize("position", registry.available("positions"))
 def test_a_family_whose_published_form_has_other_positions_is_told(position):
     """A run may change them; whatever its `write` reads of its own ones, the error is one."""

@@ -157,14 +157,6 @@ def test_json_beside_weights(folder, name, text, read, message):
         read(folder)
 
 
-@pytest.mark.parametrize("device", ["/dev/zero", "/dev/stdin"])
-def test_a_config_that_is_a_device(folder, device):
-    (folder / "config.json").unlink()
-    (folder / "config.json").symlink_to(device)
-    with pytest.raises(WeightsError, match=r"config.json: (not a regular file|cannot be read)"):
-        load_pretrained(folder)
-
-
 def test_a_shared_layer_repeated_without_end(tmp_path):
     """The file says nothing about the depth of a model whose layers are one."""
     edit_config(copied("albert_base", tmp_path), num_hidden_layers=2_000)

@@ -89,11 +89,6 @@ CONFIGS = {
         r"tensor encoder.layer.1.\S+ \(and 15 more\) has no place",
     ),
     "other width": ({"hidden_size": 20}, r"has shape \[\d+.*but config.json implies"),
-    "heads that do not divide": (
-        {"num_attention_heads": 3},
-        "d_model=16, num_heads=3: the width must be",
-    ),
-    "text for a size": ({"hidden_size": "16"}, "config.json: "),
 }
 
 
@@ -123,16 +118,6 @@ def test_albert_with_groups_of_several_layers_each_run_once(tmp_path):
     folder = copied("albert_unshared_base", tmp_path)
     edit_config(folder, inner_group_num=2)
     with pytest.raises(ConfigError, match=r"inner_group_num=2:.*groups.*1"):
-        load_pretrained(folder)
-
-
-def test_scaling_of_rotary_positions(tmp_path):
-    folder = copied("llama_lm", tmp_path)
-    edit_config(folder, rope_scaling={"type": "su", "factor": 2.0})
-    with pytest.raises(ConfigError, match="type 'su' is not supported"):
-        load_pretrained(folder)
-    edit_config(folder, rope_scaling={"type": "linear", "factor": 2.0, "surprise": 1})
-    with pytest.raises(ConfigError, match=r"rope_scaling\.surprise=1 is not known"):
         load_pretrained(folder)
 
 
@@ -268,9 +253,6 @@ def test_empty_and_absent_folders(tmp_path):
     (tmp_path / "config.json").write_text((ROOT / "bert_base" / "config.json").read_text())
     with pytest.raises(WeightsError, match=r"no model.safetensors"):
         load_pretrained(tmp_path)
-    (tmp_path / "flax_model.msgpack").write_bytes(b"\x81\xa1a\xc4")
-    with pytest.raises(WeightsError, match="not a Flax msgpack file, or truncated"):
-        load_pretrained(tmp_path)
 
 
 def test_head_that_the_file_lacks(folder):
@@ -283,21 +265,6 @@ def test_head_that_the_file_lacks(folder):
         ConfigError, match="head='sequence_clasification': no such head; did you mean"
     ):
         load_pretrained(folder, head="sequence_clasification")
-
-
-def test_positions_that_do_not_follow_from_the_config(tmp_path):
-    folder = copied("pegasus_conditional_generation", tmp_path)
-    edit_tensors(
-        folder,
-        lambda t: t.update(
-            {"model.encoder.embed_positions.weight": t["model.shared.weight"][:24].copy()}
-        ),
-    )
-    with pytest.raises(
-        WeightsError,
-        match=r"encoder.embed_positions.weight.*not the table.*config.json implies",
-    ):
-        load_pretrained(folder)
 
 
 def test_overrides_are_of_how_not_what(folder):

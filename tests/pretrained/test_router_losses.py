@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from safetensors.numpy import save_file
 
 from flaxformer_lite import load_pretrained, save_pretrained
 from flaxformer_lite.config import ConfigError
@@ -21,7 +20,7 @@ from flaxformer_lite.pretrained.hf_config import read_config, write_config
 from flaxformer_lite.registry import resolve
 from flaxformer_lite.training.program import auxiliary_losses
 from tests.pretrained import recipe, router_losses
-from tests.pretrained.test_families import config_of, tensors_of
+from tests.pretrained.test_families import write_files
 
 THEIRS = json.loads(router_losses.STORED.read_text())
 WITHOUT = ("deepseek_v2", "deepseek_v3", "glm4_moe")  # in transformers
@@ -29,12 +28,7 @@ WITHOUT = ("deepseek_v2", "deepseek_v3", "glm4_moe")  # in transformers
 
 def model_of(stem, changes, folder, **execution):
     """The recipe's model of a family, read from its files."""
-    folder.mkdir()
-    config = router_losses.family(stem)["config"] | changes
-    (folder / "config.json").write_text(json.dumps(config))
-    shapes = tensors_of(config_of(config, config["architectures"][0]))
-    tensors = {name: recipe.tensor(name, shape) for name, shape in shapes.items()}
-    save_file(tensors, folder / "model.safetensors")
+    write_files(router_losses.family(stem)["config"] | changes, folder)
     return load_pretrained(folder, **execution)
 
 

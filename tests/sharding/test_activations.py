@@ -99,14 +99,6 @@ def test_a_mesh_is_a_value_and_says_how_it_splits():
     )
 
 
-@pytest.mark.parametrize(
-    ("letters", "message"), [("BTI", "no axis 'I'"), ("BT", "2 letters for an array of shape")]
-)
-def test_letters_are_checked(letters, message):
-    with pytest.raises(ValueError, match=message):
-        MeshSharding(mesh_of(1, 1, 1)).constrain(jnp.ones((2, 3, 4)), letters)
-
-
 def test_letters_of_shards_are_checked():
     with pytest.raises(ValueError, match="per_shard letters='BTI': no axis 'I'"):
         MeshSharding(mesh_of(1, 1, 1)).per_shard(jnp.sin, ("BTI",), "BTD")(jnp.ones((2, 3, 4)))

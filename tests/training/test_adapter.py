@@ -169,23 +169,6 @@ def test_frozen_weights_take_no_optimizer_state(tmp_path, base):
     assert 20 * adapter < sum(leaf.size * 4 for leaf in flat.values())
 
 
-@pytest.mark.nightly
-def test_a_stopped_run_continues_bit_for_bit(tmp_path, base):
-    schedule = {
-        "optimizer.schedule": "constant",
-        "train.checkpoint_every": 3,
-        "model.adapter.dropout": 0.1,
-    }
-    whole = tmp_path / "whole"
-    parts = tmp_path / "parts"
-    whole.mkdir(), parts.mkdir()
-    at_once, _ = tuned(whole, base, **schedule)
-    tuned(parts, base, **schedule, **{"train.steps": 3, "train.eval_every": 3})
-    continued, _ = tuned(parts, base, **schedule)
-    jax.tree.map(np.testing.assert_array_equal, at_once.params, continued.params)
-    assert at_once.step == continued.step == 6
-
-
 def test_dropout_of_the_adapter_alone_is_drawn(tmp_path, base):
     program = setup.prepare_experiment(
         experiment(tmp_path, base, **{"model.adapter.dropout": 0.5})
@@ -300,9 +283,13 @@ def test_an_adapter_is_trained_over_four_bits_and_merged(tmp_path, adapted):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("split", [{}, SPLIT], ids=["plain", "split"])
-def test_a_run_over_few_bits_continues_bit_for_bit(tmp_path, base, split):
-    schedule = {"optimizer.schedule": "constant", "train.checkpoint_every": 3, **QLORA, **split}
+@pytest.mark.parametrize(
+    "changes",
+    [{"model.adapter.dropout": 0.1}, QLORA, QLORA | SPLIT],
+    ids=["dropout", "few bits", "few bits, split"],
+)
+def test_a_stopped_run_continues_bit_for_bit(tmp_path, base, changes):
+    schedule = {**LORA, "optimizer.schedule": "constant", "train.checkpoint_every": 3, **changes}
     whole = tmp_path / "whole"
     parts = tmp_path / "parts"
     whole.mkdir(), parts.mkdir()
@@ -310,6 +297,7 @@ def test_a_run_over_few_bits_continues_bit_for_bit(tmp_path, base, split):
     tuned(parts, base, **schedule, **{"train.steps": 3, "train.eval_every": 3})
     continued, _ = tuned(parts, base, **schedule)
     jax.tree.map(np.testing.assert_array_equal, at_once.params, continued.params)
+    assert at_once.step == continued.step == 6
 
 
 @pytest.mark.parametrize(

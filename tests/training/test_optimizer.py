@@ -109,14 +109,17 @@ def updates_of(tx, grads, params=PARAMS):
     )
 
 
+def rule(name, **fields):
+    """An optimizer of a constant rate of one, without decay and clipping unless asked for."""
+    plain = {"learning_rate": 1.0, "schedule": "constant", "warmup_steps": 0}
+    plain |= {"weight_decay": 0.0, "clip_norm": 0.0}
+    return optimizer.build(OptimizerConfig(name=name, **plain | fields), 10)
+
+
 @pytest.mark.parametrize("name", daily(registry.available("optimizers"), ("adamw", "muon")))
 def test_zero_gradient_shrinks_by_rate_times_decay(name):
-    cfg = OptimizerConfig(
-        name=name, learning_rate=0.5, schedule="constant", warmup_steps=0, weight_decay=0.2
-    )
-    tx = optimizer.build(cfg, 10)
     zeros = jax.tree.map(np.zeros_like, PARAMS)
-    updates = updates_of(tx, zeros)
+    updates = updates_of(rule(name, learning_rate=0.5, weight_decay=0.2), zeros)
     np.testing.assert_allclose(updates["layers"]["mlp"]["up"]["kernel"], -0.1, rtol=2e-6)
     assert (updates["layers"]["norm"]["scale"] == 0).all()
     assert (updates["embed"]["position"]["table"] == 0).all()
@@ -148,56 +151,29 @@ def test_norm_of_small_leaves_and_large(dtype):
 
 
 def test_clip_bounds_the_global_norm():
-    tx = optimizer.build(
-        OptimizerConfig(
-            name="sgd",
-            learning_rate=1.0,
-            schedule="constant",
-            warmup_steps=0,
-            weight_decay=0,
-            clip_norm=0.5,
-        ),
-        1,
-    )
     grads = jax.tree.map(lambda p: 3 * p, PARAMS)
-    updates = updates_of(tx, grads)
-    np.testing.assert_allclose(
-        np.sqrt(sum(np.square(u).sum() for u in jax.tree.leaves(updates))), 0.5, rtol=1e-6
-    )
-
-
-def first_updates(name, grads, params=PARAMS, **fields):
-    """Updates of the first step at a rate of one, without decay."""
-    cfg = OptimizerConfig(
-        **{"clip_norm": 0.0, **fields},
-        name=name,
-        learning_rate=1.0,
-        schedule="constant",
-        warmup_steps=0,
-        weight_decay=0,
-    )
-    tx = optimizer.build(cfg, 10)
-    return updates_of(tx, grads, params)
+    updates = updates_of(rule("sgd", clip_norm=0.5), grads)
+    norm = np.sqrt(sum(np.square(u).sum() for u in jax.tree.leaves(updates)))
+    np.testing.assert_allclose(norm, 0.5, rtol=1e-6)
 
 
 def test_clipping_comes_before_the_direction():
     """Adam's first update does not depend on the gradient's size; clipped afterwards it would have
     a norm of 1e-3."""
-    updates = first_updates("adamw", PARAMS, clip_norm=1e-3, eps=1e-12)
+    updates = updates_of(rule("adamw", clip_norm=1e-3, eps=1e-12), PARAMS)
     np.testing.assert_allclose(updates["layers"]["mlp"]["up"]["kernel"], -1.0, rtol=1e-4)
 
 
 def test_eps_reaches_adam():
     small = jax.tree.map(lambda p: 1e-3 * p, PARAMS)
-    np.testing.assert_allclose(
-        first_updates("adamw", small, eps=1.0)["token_embed"]["embedding"], -1e-3, rtol=2e-3
-    )
+    updates = updates_of(rule("adamw", eps=1.0), small)
+    np.testing.assert_allclose(updates["token_embed"]["embedding"], -1e-3, rtol=2e-3)
 
 
 def test_adafactor_moves_in_proportion_to_the_parameter():
     ten = jax.tree.map(lambda p: 10.0 * p, PARAMS)
     one, many = (
-        first_updates("adafactor", PARAMS, params)["layers"]["mlp"]["up"]["kernel"]
+        updates_of(rule("adafactor"), PARAMS, params)["layers"]["mlp"]["up"]["kernel"]
         for params in (PARAMS, ten)
     )
     np.testing.assert_allclose(many, 10 * one, rtol=1e-5)
@@ -206,17 +182,7 @@ def test_adafactor_moves_in_proportion_to_the_parameter():
 def test_lion_by_hand():
     """Algorithm 2 with b1 = 0.9, b2 = 0.99: m = 0.01 after a gradient of 1, then 0.9 m - 0.1 / 2 is
     negative."""
-    cfg = OptimizerConfig(
-        name="lion",
-        learning_rate=1.0,
-        schedule="constant",
-        warmup_steps=0,
-        weight_decay=0,
-        clip_norm=0,
-        b1=0.9,
-        b2=0.99,
-    )
-    tx = optimizer.build(cfg, 10)
+    tx = rule("lion", b1=0.9, b2=0.99)
     params = {"kernel": ones()}
     update = jax.jit(tx.update)
     first, opt_state = update({"kernel": ones()}, jax.jit(tx.init)(params), params)
@@ -225,20 +191,9 @@ def test_lion_by_hand():
 
 
 def test_muon_turns_each_layers_projection_into_a_scaled_orthogonal_matrix():
-    tx = optimizer.build(
-        OptimizerConfig(
-            name="muon",
-            learning_rate=1.0,
-            schedule="constant",
-            warmup_steps=0,
-            weight_decay=0,
-            clip_norm=0,
-        ),
-        1,
-    )
     draw = np.random.default_rng(0)
     grads = jax.tree.map(lambda p: draw.standard_normal(p.shape, np.float32), PARAMS)
-    updates = updates_of(tx, grads)
+    updates = updates_of(rule("muon"), grads)
     attention = updates["layers"]["attention"]
     up = updates["layers"]["mlp"]["up"]["kernel"]
     for matrix in (

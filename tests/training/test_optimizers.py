@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -130,9 +131,7 @@ def test_schedule_free_is_optax():
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6), last, due)
     evaluated = evaluated_params(TrainState(jnp.int32(20), last, opt_state))
     due_average = contrib.schedule_free_eval_params(due_state, due)
-    jax.tree.map(
-        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6), evaluated, due_average
-    )
+    chex.assert_trees_all_close(evaluated, due_average, rtol=0.0001, atol=1e-06)
     assert np.abs(evaluated["kernel"] - last["kernel"]).max() > 1e-3
 
 

@@ -5,7 +5,6 @@ import dataclasses
 
 import jax
 import pytest
-from jax.extend.core import jaxprs_in_params
 
 from flaxformer_lite import sharding
 from flaxformer_lite.config import ConfigError, MeshConfig
@@ -15,6 +14,7 @@ from flaxformer_lite.nn.adapters.lora import LoraConfig
 from flaxformer_lite.objectives.text.replaced_tokens import ReplacedTokens
 from flaxformer_lite.training import program
 from tests.contrib.plan.test_planner import config
+from tests.jaxprs import equations
 from tests.training import tiny_runs
 
 
@@ -59,14 +59,6 @@ def test_every_weight_that_data_splits_is_gathered_where_it_is_used(name):
         assert constrained[weight] == 2 * count  # and its gradient
 
 
-def equations(jaxpr):
-    """Yields the equations of a traced program, with those of loops and calls."""
-    for equation in jaxpr.eqns:
-        yield equation
-        for inner in jaxprs_in_params(equation.params):
-            yield from equations(inner)
-
-
 def test_an_adapter_beside_a_generator_that_would_never_learn_is_refused(tmp_path):
     model = electra.config("tiny", head="pretraining", vocab_size=384, adapter=LoraConfig(rank=2))
     cfg = tiny_runs.config(tmp_path, model=model, objective=ReplacedTokens())
@@ -87,12 +79,9 @@ def test_scanned_layers_trace_to_as_many_operations_at_any_depth(tmp_path, famil
             cfg, model=dataclasses.replace(cfg.model, vocab_size=384, scan=True, **layers)
         )
         built = program.build(cfg, sharding.build_mesh(cfg.mesh), dummy.example(cfg))
-        counts.append(operations(built.train_step.trace(built.target, built.batch).jaxpr.jaxpr))
+        traced = built.train_step.trace(built.target, built.batch).jaxpr.jaxpr
+        counts.append(len(list(equations(traced))))
     assert counts[0] == counts[1]
-
-
-def operations(jaxpr) -> int:
-    return sum(1 + sum(map(operations, jaxprs_in_params(eqn.params))) for eqn in jaxpr.eqns)
 
 
 def test_frozen_matrices_count_no_gradients():

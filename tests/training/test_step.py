@@ -1,6 +1,7 @@
 import dataclasses
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -127,9 +128,7 @@ def test_an_objective_may_name_its_weights_as_it_likes():
     after, _ = train(start, batch)
     targets = {"labels": batch["targets"]["labels"], "mine": batch["targets"]["weights"]}
     same, _ = renamed(start, {**batch, "targets": targets})
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), after.params, same.params
-    )
+    chex.assert_trees_all_close(after.params, same.params, rtol=1e-7, atol=2e-06)
 
 
 def test_rows_without_targets_neither_count_nor_break():
@@ -205,16 +204,6 @@ def test_param_norm_is_that_of_the_new_parameters():
     after, metrics = train(start, toy.batch(8))
     np.testing.assert_allclose(metrics["param_norm"], norm(after.params), rtol=1e-6)
     assert abs(metrics["param_norm"] - norm(start.params)) > 1e-4
-
-
-@pytest.mark.parametrize("name", daily(["adamw", "adafactor", "lion", "sgd", "muon"], ["adamw"]))
-def test_each_optimizer_lowers_the_loss(name):
-    train, current = build(name=name)
-    losses = []
-    for _ in range(12):
-        current, metrics = train(current, toy.batch(16))
-        losses.append(float(metrics["loss"]))
-    assert losses[-1] < losses[0] - 0.02, losses
 
 
 def test_eval_step_turns_dropout_off_and_gives_sums():

@@ -67,6 +67,10 @@ def test_merged_it_computes_the_same(family, run, name):
     x = tiny.inputs_of(model.cfg, tiny.ids())
     plain, merged = merge_adapter(model, params)
     assert plain.cfg.adapter is None
+    factors = {path for path in flatten_dict(params) if path[-1] in model.cfg.adapter.factors}
+    kernels = {path for path in flatten_dict(merged) if path[-1] == "kernel"}
+    in_layers = {path[:-1] for path in kernels if "layer" in "/".join(path)}
+    assert {path[:-1] for path in factors} >= in_layers
     ours = tiny.logits_of(model, params, **x)
     tiny.close(ours, tiny.logits_of(plain, merged, **x), 1e-4)
     assert np.abs(ours - tiny.logits_of(plain, without_factors(model, params), **x)).max() > 1e-2

@@ -41,6 +41,16 @@ def quantized(family, qtype=jnp.int8, **options):
     return model, params, small, qwix.quantize_params(params, shapes)
 
 
+def check_near(model, params, small, held):
+    """The quantized model rounds, and no more than that."""
+    inputs = tiny.inputs_of(model.cfg, tiny.ids())
+    due, got = (
+        jax.jit(m.apply)({"params": p}, **inputs).logits
+        for m, p in ((model, params), (small, held))
+    )
+    assert 0 < np.abs(due - got).mean() < 0.1 * np.abs(due).mean()
+
+
 def found(params):
     """The paths of what is quantized."""
     is_quantized = lambda leaf: hasattr(leaf, "how")  # noqa: E731
@@ -62,24 +72,14 @@ def test_every_matrix_of_a_layer_is_quantized_and_nothing_else(family):
         for leaf in jax.tree.leaves(held, is_leaf=lambda x: hasattr(x, "how"))
         if hasattr(leaf, "how")
     )
-    inputs = tiny.inputs_of(model.cfg, tiny.ids())
-    due, got = (
-        jax.jit(m.apply)({"params": p}, **inputs).logits
-        for m, p in ((model, params), (small, held))
-    )
-    assert 0 < np.abs(due - got).mean() < 0.1 * np.abs(due).mean()
+    check_near(model, params, small, held)
 
 
 def test_heads_are_quantized_on_a_tpu_too(monkeypatch):
     # where narrow heads are multiplied side by side
     monkeypatch.setattr(ActivationSharding, "platform", "tpu")
     model, params, small, held = quantized("bert", number=1)
-    inputs = tiny.inputs_of(model.cfg, tiny.ids())
-    due, got = (
-        jax.jit(m.apply)({"params": p}, **inputs).logits
-        for m, p in ((model, params), (small, held))
-    )
-    assert 0 < np.abs(due - got).mean() < 0.1 * np.abs(due).mean()
+    check_near(model, params, small, held)
 
 
 @pytest.mark.parametrize("qtype", [jnp.int4, pytest.param("nf4", marks=pytest.mark.nightly)])

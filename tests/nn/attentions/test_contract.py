@@ -61,23 +61,6 @@ def test_equals_the_oracle_under_scale_softcap_bias_and_mask(attend, kv_heads, d
     close(out, oracle(q, k, v, MASKS["packed"].dense(T), bias, 0.7, 2.0), dtype)
 
 
-@pytest.mark.parametrize("mask", [None, masks.causal()])
-def test_equals_jax(attend, mask):
-    q, k, v, _ = heads(2)
-    close(
-        attend(q, k, v, mask=mask),
-        jax.nn.dot_product_attention(q, k, v, is_causal=mask is not None),
-    )
-
-
-def test_grouped_heads_equal_repeated_heads(attend):
-    q, k, v, _ = heads(2)
-    close(
-        attend(q, k, v, mask=masks.causal()),
-        attend(q, jnp.repeat(k, 2, axis=2), jnp.repeat(v, 2, axis=2), mask=masks.causal()),
-    )
-
-
 def test_cross_attention_and_a_value_width_of_its_own(attend):
     q, k, v, _ = heads(2)
     q = q[:, :5]

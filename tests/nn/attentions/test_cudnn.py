@@ -4,6 +4,7 @@ arguments."""
 import dataclasses
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -67,10 +68,7 @@ def compare(q, k, v, direction, bias=None, **options):
         return out, pull(direction)
 
     run = jax.jit(lambda *arrays: [both(attend, *arrays) for attend in (CUDNN, DENSE)])
-    jax.tree.map(
-        functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5),
-        *run(q, k, v, bias if array else None),
-    )
+    chex.assert_trees_all_close(*run(q, k, v, bias if array else None), rtol=1e-05, atol=1e-05)
 
 
 @pytest.mark.parametrize(
@@ -126,11 +124,7 @@ def test_a_bias_of_distances_and_the_gradient_of_its_tables(position, source):
         out, pull = jax.vjp(run, tables, q)
         return out, pull(direction)
 
-    jax.tree.map(
-        functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5),
-        both(CUDNN),
-        both(DENSE),
-    )
+    chex.assert_trees_all_close(both(CUDNN), both(DENSE), rtol=1e-05, atol=1e-05)
 
 
 def test_structure_reaches_cudnn_as_structure(monkeypatch):
@@ -256,9 +250,5 @@ def test_each_device_has_its_own_rows_and_heads(kind):
 
         return run(q, k, v, array)
 
-    jax.tree.map(
-        functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5),
-        both(on_devices),
-        both(DENSE),
-    )
+    chex.assert_trees_all_close(both(on_devices), both(DENSE), rtol=1e-05, atol=1e-05)
     assert parts == [((2, T, 2, H), (2, S, 1, H), None if kind == "padding" else (1, 2, T, S))]

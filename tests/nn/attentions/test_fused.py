@@ -186,10 +186,3 @@ def test_on_a_cpu_the_form_goes_by_the_length(monkeypatch, length, name):
     monkeypatch.setattr(registry.resolve("attentions", name), "attend", lambda *arrays: name)
     q = jnp.zeros((1, length, 2, 8))
     assert attention(q, q, q, mask=masks.causal()) == name
-
-
-def test_an_unknown_implementation_is_answered_with_the_nearest():
-    with pytest.raises(
-        ValueError, match=r"no 'flash'.*choose from blockwise, chunked_causal, cudnn, dense"
-    ):
-        attention(*inputs()[:3], implementation="flash")

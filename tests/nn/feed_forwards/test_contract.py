@@ -30,13 +30,6 @@ def test_the_width_stays(layer):
     assert y.shape == x.shape and y.dtype == x.dtype and not np.allclose(y, x)
 
 
-@pytest.mark.nightly  # tests/models/test_contract.py runs a model without jit
-def test_jit_computes_the_same(layer):
-    _, module, variables, x = layer
-    y = module.apply(variables, x)
-    np.testing.assert_allclose(jax.jit(module.apply)(variables, x), y, rtol=1e-5, atol=1e-6)
-
-
 def test_each_token_is_treated_by_itself(layer):
     record, module, variables, x = layer
     if not record.reads_one_token:

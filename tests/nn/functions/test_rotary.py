@@ -38,21 +38,6 @@ def test_pairs_turn_like_complex_numbers(interleaved, head_dim):
     np.testing.assert_array_equal(turned[..., 6:], x[..., 6:])
 
 
-@pytest.mark.parametrize("interleaved", [False, True])
-def test_products_depend_on_the_difference_only(interleaved):
-    q, k = jax.random.normal(jax.random.key(0), (2, 1, 1, 1, 6))
-
-    def product(q_position, k_position):
-        turned = [
-            rotate(x, phase(jnp.asarray([[p]]), FREQUENCIES, interleaved=interleaved))
-            for x, p in ((q, q_position), (k, k_position))
-        ]
-        return float((turned[0] * turned[1]).sum())
-
-    assert product(3, 1) == pytest.approx(product(30, 28), abs=1e-5)
-    assert product(3, 1) != pytest.approx(product(1, 3), abs=1e-3)
-
-
 def test_amplitude_scales_what_turns():
     x = jnp.ones((1, 2, 1, 6))
     plain, doubled = (

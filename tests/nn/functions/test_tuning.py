@@ -123,16 +123,6 @@ def test_random_choices_in_one_kernel_are_those_of_jax(p):
     np.testing.assert_array_equal(draw(other, sharding=ActivationSharding(tuned=True)), want)
 
 
-@pytest.mark.parametrize("vocabulary", [1, 3, 10])
-def test_a_sum_in_slices_is_the_sum(vocabulary):
-    total, a, x = (
-        jax.random.normal(jax.random.key(n), shape)
-        for n, shape in enumerate(((vocabulary, 5), (7, vocabulary), (7, 5)))
-    )
-    got = tuning.accumulate_product(total, a, x, lambda a, x: a.T @ x)
-    np.testing.assert_allclose(got, total + a.T @ x, rtol=1e-5, atol=1e-5)
-
-
 def test_what_is_scheduled_after_a_number_depends_on_it_and_is_unchanged():
     x = jnp.arange(3.0)
     done = jnp.ones(2)

@@ -64,13 +64,6 @@ def stack(request):
     return record, module, jax.jit(module.init)(jax.random.key(1), x), x
 
 
-@pytest.mark.nightly  # tests/models/test_contract.py runs a model without jit
-def test_jit_computes_the_same(stack):
-    _, module, variables, x = stack
-    y = module.apply(variables, x)
-    np.testing.assert_allclose(jax.jit(module.apply)(variables, x), y, rtol=1e-5, atol=1e-6)
-
-
 def test_the_width_stays_and_the_past_does_not_see_the_future(stack):
     _, module, variables, x = stack
     apply = jax.jit(module.apply)

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -50,9 +51,7 @@ def test_blocks_compute_the_scores_and_gradients_of_the_whole():
 
     (whole, of_whole), (blocks, of_blocks) = jax.jit(both)(params)
     np.testing.assert_allclose(whole, blocks, rtol=1e-5)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-4), of_whole, of_blocks
-    )
+    chex.assert_trees_all_close(of_whole, of_blocks, rtol=0, atol=0.0001)
     assert np.abs(of_whole["params"]["position"]["relative"]).max() > 1e-3
 
 

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.extend.core import jaxprs_in_params
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.models import longformer
 from flaxformer_lite.nn.mixers.block_sparse import BlockSparseConfig
+from tests.jaxprs import equations
 from tests.models.tiny import built, close, ids, logits_of, small
 
 LONG = 1500  # tokens
@@ -22,22 +22,15 @@ def classifier(**overrides):
     return built(small("longformer", **options))
 
 
-def sizes_of(jaxpr):
-    """The shapes of all arrays that a program computes, those of its loops too."""
-    for equation in jaxpr.eqns:
-        for variable in equation.outvars:
-            yield getattr(variable.aval, "shape", ())
-        for inner in jaxprs_in_params(equation.params):
-            yield from sizes_of(inner)
-
-
 @pytest.mark.nightly
 def test_long_rows_need_no_square_of_their_length():
     """In blocks, as on every device for rows that are long."""
     model, params = classifier(max_length=LONG + 2, attention="blockwise")
     x = ids(length=LONG)
     program = jax.make_jaxpr(lambda x: model.apply({"params": params}, x).logits)(x)
-    largest = max(sizes_of(program.jaxpr), key=lambda shape: sum(n >= LONG for n in shape))
+    made = (variable.aval for one in equations(program.jaxpr) for variable in one.outvars)
+    shapes = [getattr(array, "shape", ()) for array in made]
+    largest = max(shapes, key=lambda shape: sum(n >= LONG for n in shape))
     assert sum(n >= LONG for n in largest) == 1, largest
     dense = type(model)(dataclasses.replace(model.cfg, attention="dense"))
     close(

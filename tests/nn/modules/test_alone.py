@@ -78,14 +78,6 @@ def test_causal_layers_hide_what_comes_later(name):
     )
 
 
-@pytest.mark.parametrize("name", daily(LAYERS, ("stack",)))
-def test_a_structured_mask_shows_a_prefix(name):
-    prefix = jnp.arange(T)[None].repeat(B, 0) < 3
-    context = Context(mask=masks.causal() | masks.prefix(prefix), structured=True)
-    before, after = (applied(name, config(), context, x) for x in (X, X.at[:, 2].set(9.0)))
-    assert np.abs(before[:, 0] - after[:, 0]).max() > 1e-3
-
-
 @pytest.mark.parametrize("position", daily(["rope", "alibi", "t5_buckets", "shaw"], ["t5_buckets"]))
 def test_attention_alone_heeds_its_encoding(position):
     """Two equal tokens in another order: without positions a row that sees both cannot tell."""
@@ -95,15 +87,6 @@ def test_attention_alone_heeds_its_encoding(position):
         assert np.abs(outs[0] - outs[1]).max() > 1e-4, name
     plain = [applied("attention", config(), Context(), x)[:, -1] for x in (X, swapped)]
     np.testing.assert_allclose(*plain, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.nightly
-def test_rope_in_attention_alone_is_that_of_a_stack():
-    cfg = config("rope")
-    context = Context(phase=cfg.position.phase(POSITIONS, cfg.head_width), prepared=True)
-    np.testing.assert_allclose(
-        applied("block", cfg, Context()), applied("block", cfg, context), rtol=1e-5, atol=1e-6
-    )
 
 
 @pytest.mark.parametrize("position", daily(["learned", "sinusoidal"], ["learned"]))
@@ -188,24 +171,6 @@ def test_tokens_beyond_the_cache_are_refused_or_nan(name, scan):
     ):
         layer.apply(variables, X, cache=held)
     assert np.isnan(call(X, held)).all() and np.isfinite(call(X[:, :2], held)).all()
-
-
-def test_heads_that_cannot_share_keys_are_refused():
-    with pytest.raises(ConfigError, match=r"num_heads=4, num_kv_heads=3: .*multiple"):
-        AttentionConfig(num_heads=4, num_kv_heads=3)
-
-
-def test_a_window_always_has_room():
-    cfg = config(windows=(4,))
-    layer, variables, cache = fed("stack", cfg, 20)
-    twice = jnp.concatenate([X, X], axis=1)
-    apply = jax.jit(layer.apply)
-    whole = apply(variables, twice)
-    y = []
-    for _ in range(2):
-        part, cache = apply(variables, X, cache=cache)
-        y.append(part)
-    np.testing.assert_allclose(jnp.concatenate(y, axis=1), whole, atol=1e-5)
 
 
 @pytest.mark.parametrize("scan", [False, True])
@@ -333,9 +298,3 @@ def test_with_a_cache_a_mask_is_over_all_slots():
                         jax.random.key(0), X, mask=mask, **options
                     )
                 )
-    variables = jax.jit(stack.init)(jax.random.key(0), X)
-    apply = jax.jit(stack.apply)
-    whole = apply(variables, X, mask=masks.padding(keep[:, :T]))
-    _, filled = apply(variables, X[:, :4], cache=caches, mask=masks.padding(keep))
-    last, _ = apply(variables, X[:, 4:], cache=filled, mask=masks.padding(keep))
-    np.testing.assert_allclose(last, whole[:, 4:], atol=1e-5)

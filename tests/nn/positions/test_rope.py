@@ -67,18 +67,6 @@ def test_frequencies(options, formula, fraction):
     np.testing.assert_allclose(frequencies, [formula(p, d) for p in range(d // 2)], rtol=1e-12)
 
 
-def test_scalings_keep_the_fast_and_stretch_the_slow():
-    plain = Rope(base=500000.0).frequencies(128)
-    for scaling, options in (
-        ("llama3", LLAMA3),
-        ("yarn", {**YARN, "factor": 8.0}),
-        ("ntk", {"factor": 8.0}),
-    ):
-        scaled = Rope(base=500000.0, scaling=scaling, **options).frequencies(128)
-        assert scaled[0] == plain[0] and scaled[-1] == pytest.approx(plain[-1] / 8)
-        assert (np.diff(scaled) < 0).all()
-
-
 @pytest.mark.parametrize(
     ("options", "amplitude"),
     [

@@ -33,15 +33,6 @@ def test_the_table_of_fairseq():
     np.testing.assert_allclose(embedded[0], table, atol=3e-7)
 
 
-def test_a_shift_is_a_rotation():
-    """PE(pos + k) is a linear function of PE(pos), the same for every pos (section 3.5)."""
-    embedded = Sinusoidal().embed({}, jnp.zeros((1, 30, 8)), jnp.arange(30)[None])[0]
-    products = np.asarray(embedded @ embedded.T)
-    np.testing.assert_allclose(
-        np.diag(products, 5), np.diag(products, 5)[0] * np.ones(25), rtol=1e-4
-    )
-
-
 def test_what_is_refused():
     with pytest.raises(ValueError, match=r"layout='stacked': no 'stacked';.*choose.*interleaved"):
         Sinusoidal(layout="stacked")
