@@ -115,7 +115,8 @@ def read_table(path: str, where: str, split: str = "train", *, root: str = "") -
     if file.is_dir():
         return _read_folder(file, where, split, root)
     if not file.is_file():
-        raise ConfigError(f"{where}: no such file.")
+        several = " A table is one file: join those that a list or a pattern names."
+        raise ConfigError(f"{where}: no such file.{several if set(path) & set(',*?[') else ''}")
     return _read_files([file], where, root)
 
 

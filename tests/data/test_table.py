@@ -184,3 +184,9 @@ def test_tabs_quotes_and_lines_of_predictions_are_read_back(tmp_path):
     assert read_table(str(tmp_path / "t.tsv"), "here").rows == table
     write_rows(tmp_path / "t.tsv", table[1:])
     assert (tmp_path / "t.tsv").read_text() == "text\tlabel\nplain\ty\n"
+
+
+@pytest.mark.parametrize("path", ["a.csv,b.csv", "shards/*.jsonl"])
+def test_a_list_or_pattern_of_tables_says_that_a_table_is_one_file(path):
+    with pytest.raises(ConfigError, match=r"no such file\. A table is one file: join"):
+        read_table(path, "data.path")
