@@ -3,10 +3,14 @@
 They are in generation_config.json or, in older ones, in config.json.
 """
 
+import logging
+import math
 from pathlib import Path
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json, Kind, quote_value, read_object
+
+LOG = logging.getLogger("flaxformer_lite")
 
 SAME = (
     "eos_token_id",
@@ -30,6 +34,8 @@ KINDS: dict[str, Kind] = {
     "do_sample": bool,
     "num_beams": int,
 }
+# Tokens that are only compared with what is written, or that fill finished rows.
+OPTIONAL = ("eos_token_id", "pad_token_id", "suppress_tokens")
 # transformers' defaults if do_sample is on
 DRAWS = {
     "temperature": 1.0,
@@ -66,7 +72,8 @@ def read_settings(folder: Path) -> Json:
         >>> settings = read_settings(folder) | {"max_new_tokens": 64}  # doctest: +SKIP
         >>> generate(model, params, prompts, **settings)  # doctest: +SKIP
 
-    As in transformers, config.json counts only where there is no generation_config.json.
+    As in transformers, config.json counts only where there is no generation_config.json, and a stop
+    token beyond the vocabulary stops nothing: it is left out with a notice.
 
     Args:
       folder: a directory on this machine, written by transformers' save_pretrained; without either
@@ -93,8 +100,10 @@ def read_settings(folder: Path) -> Json:
         settings["suppress_tokens"] = (*settings.get("suppress_tokens", ()), *words)
     if values.get("do_sample") and settings.get("num_beams", 1) == 1:
         settings |= {key: values.get(key, default) for key, default in DRAWS.items()}
-    config = folder / "config.json"
-    two_sided = config.exists() and read_object(config).get("is_encoder_decoder") is True
+    path = folder / "config.json"
+    config = read_object(path) if path.exists() else {}
+    _leave_out_unwritable(file, settings, _vocabulary(config))
+    two_sided = config.get("is_encoder_decoder") is True
     if two_sided and "decoder_start_token_id" not in settings and "bos_token_id" in values:
         settings["decoder_start_token_id"] = values["bos_token_id"]  # as in transformers
     # A model without a padding token pads with its first stop token, as in transformers.
@@ -102,6 +111,35 @@ def read_settings(folder: Path) -> Json:
         stops = settings["eos_token_id"]
         settings["pad_token_id"] = stops if isinstance(stops, int) else stops[0]
     return settings
+
+
+def _vocabulary(config: Json) -> float:
+    """Returns the size of the largest vocabulary in a config.json, infinite if it names none."""
+    nested = [value for value in config.values() if isinstance(value, dict)]
+    sizes = [part["vocab_size"] for part in (config, *nested) if "vocab_size" in part]
+    return max((size for size in sizes if isinstance(size, int)), default=math.inf)
+
+
+def _leave_out_unwritable(file: Path, settings: Json, vocab: float) -> None:
+    """Leaves out tokens that the model cannot write, as of small models with a large one's ids."""
+    for name in OPTIONAL:
+        given = settings.get(name, ())
+        several = given if isinstance(given, tuple) else (given,)
+        # What is no number at all is for Settings to refuse.
+        kept = tuple(t for t in several if not isinstance(t, int) or 0 <= t < vocab)
+        if len(kept) == len(several):
+            continue
+        LOG.warning(
+            "%s: %s: left out what is not in the vocabulary of %s tokens: %s.",
+            file,
+            name,
+            vocab,
+            sorted(set(several) - set(kept)),
+        )
+        if kept:
+            settings[name] = kept
+        else:
+            del settings[name]
 
 
 def _refuse_others(file: Path, values: Json) -> None:
