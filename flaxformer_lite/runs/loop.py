@@ -97,18 +97,9 @@ def train_experiment(
       interrupt: handles signals.
     """
     cfg = experiment.cfg
-    place, mirror, _ = files
-    workdir = mirror.folder
+    workdir = files.mirror.folder
     with contextlib.ExitStack() as stack:
-
-        def open_checkpoints(name: str, keep: int) -> Checkpoints:
-            opened = Checkpoints(place / name, keep=keep, group=group, before=mirror.send)
-            return stack.enter_context(opened)
-
-        checkpoints = open_checkpoints("checkpoints", cfg.train.keep)
-        best = None
-        if cfg.train.best:
-            best = open_checkpoints("best", keep=1)
+        checkpoints, best = _open_checkpoints(stack, cfg, files, group)
         terminal = Terminal(cfg.train.steps, _shown(cfg), quiet=not group.first)
         stack.enter_context(terminal.listening())
         experiment = _start_compiling(stack, experiment, checkpoints.latest_step, group, clock)
@@ -117,15 +108,16 @@ def train_experiment(
             experiment, begin.state, begin.step, workdir, writes=group.first
         )
         selection = Selection(cfg, best, Best(**begin.record.get("best", {})))
-        notices = list(begin.notices)
-        if selection.stalled and begin.step < cfg.train.steps:
-            notices.append(f"{selection.words}: nothing is left to train.")
         last_step = -1  # no record of an earlier start is kept, if it left no checkpoint
         if checkpoints.latest_step is not None:
             last_step = begin.step
         recorder = Recorder(workdir, last_step, writes=group.first)
-        about = text.banner(experiment, place, begin.step)
+        reporting = Reporting(recorder, terminal, clock, RecompileCounter())
+        about = text.banner(experiment, files.place, begin.step)
         terminal.rows("flaxformer_lite", about)
+        notices = list(begin.notices)
+        if selection.stalled and begin.step < cfg.train.steps:
+            notices.append(f"{selection.words}: nothing is left to train.")
         for notice in [*notices, *recorder.notices]:
             terminal.note(f"notice: {notice}")
         page = None
@@ -133,55 +125,24 @@ def train_experiment(
             data = experiment.train_data
             write_inputs(workdir, cfg, data.tokenizer, data.fingerprint)
             page = RunPage(workdir, cfg, requested, about, recorder, clock)
-        evaluations = group.coordinate(
-            "records", len(recorder.of("eval")), lambda counts: counts[0]
-        )
-        reporting = Reporting(recorder, terminal, clock, RecompileCounter())
-        summary = Summary(experiment, selection, page, place, begin.step, reporting)
-        callbacks = [
-            *_loss_callbacks(experiment, place, checkpoints, reporting, group, begin.record),
-            *_other_callbacks(experiment, mirror, last_step, reporting, group),
+        summary = Summary(experiment, selection, page, files.place, begin.step, reporting)
+        followers = [
+            *_loss_callbacks(experiment, files.place, checkpoints, reporting, group, begin.record),
+            *_other_callbacks(experiment, files.mirror, last_step, reporting, group),
             Records(cfg.train, _meter(experiment, reporting, begin.record), reporting),
             summary,
-            Upload(mirror, files.lock, terminal),
+            Upload(files.mirror, files.lock, terminal),
         ]
-        recorder.listeners += [callback.recorded for callback in callbacks]
-
-        def meta(step: int) -> Json:
-            record = resume.meta(cfg, experiment.fingerprint, step)
-            for callback in callbacks:
-                record |= callback.remembered()
-            return record
-
-        evaluation = Evaluation(
-            experiment,
-            selection,
-            checkpoints,
-            meta,
-            reporting,
-            is_first=begin.step == 0 or not evaluations,
-            alone=group.alone,
-            followers=tuple(callbacks),
-        )
-        # A step is evaluated before it may end the run, and saved when that is known.
-        callbacks += [
-            evaluation,
-            Interruption(interrupt, begin.step, group),
-            Saving(experiment, checkpoints, selection, meta, reporting),
+        recorder.listeners += [callback.recorded for callback in followers]
+        callbacks = [
+            *followers,
+            *_deciding_callbacks(
+                experiment, selection, checkpoints, followers, begin, reporting, interrupt, group
+            ),
         ]
         for callback in callbacks:
             stack.callback(callback.close)
-        stepper = Stepper(
-            experiment,
-            keep=recorder.add_collected,
-            kept=lambda step: recorder.dropped_collected.get(step, {}),
-            note=lambda line: terminal.note(f"notice: {line}"),
-            during=clock.during,
-        )
-        ahead = AHEAD
-        if cfg.objective.collects:  # a batch is completed once the step before it has ended
-            ahead = 0
-        trainer = Trainer(stepper, callbacks, clock, reporting.compiles, ahead)
+        trainer = _trainer(experiment, callbacks, reporting)
         try:
             with (
                 terminal.training(begin.step),
@@ -207,7 +168,23 @@ def train_experiment(
         if cfg.train.best:
             metric = selection.metric
         last, best_one = _last_and_best(recorder.of("eval"), metric)
-        return RunResult(trainer.done, last, best_one, str(place), signal)
+        return RunResult(trainer.done, last, best_one, str(files.place), signal)
+
+
+def _open_checkpoints(
+    stack: contextlib.ExitStack, cfg: ExperimentConfig, files: RunFiles, group: Processes
+) -> tuple[Checkpoints, Checkpoints | None]:
+    """Opens the run's checkpoints, and those of its best step if `train.best` asks for them."""
+
+    def open_folder(name: str, keep: int) -> Checkpoints:
+        opened = Checkpoints(files.place / name, keep=keep, group=group, before=files.mirror.send)
+        return stack.enter_context(opened)
+
+    checkpoints = open_folder("checkpoints", cfg.train.keep)
+    best = None
+    if cfg.train.best:
+        best = open_folder("best", keep=1)
+    return checkpoints, best
 
 
 def _note_stop(terminal: Terminal, interrupt: Interrupt, step: int, group: Processes) -> None:
@@ -357,6 +334,65 @@ def _other_callbacks(
             )
         )
     return callbacks
+
+
+def _deciding_callbacks(
+    experiment: Experiment,
+    selection: Selection,
+    checkpoints: Checkpoints,
+    followers: Sequence[Callback],
+    begin: _Begin,
+    reporting: Reporting,
+    interrupt: Interrupt,
+    group: Processes,
+) -> list[Callback]:
+    """Returns what evaluates, ends and saves a run.
+
+    A step is evaluated before it may end the run, and saved when that is known.
+    """
+    cfg = experiment.cfg
+
+    def meta(step: int) -> Json:
+        record = resume.meta(cfg, experiment.fingerprint, step)
+        for callback in (*followers, evaluation):
+            record |= callback.remembered()
+        return record
+
+    evaluations = group.coordinate(
+        "records", len(reporting.recorder.of("eval")), lambda counts: counts[0]
+    )
+    evaluation = Evaluation(
+        experiment,
+        selection,
+        checkpoints,
+        meta,
+        reporting,
+        is_first=begin.step == 0 or not evaluations,
+        alone=group.alone,
+        followers=tuple(followers),
+    )
+    return [
+        evaluation,
+        Interruption(interrupt, begin.step, group),
+        Saving(experiment, checkpoints, selection, meta, reporting),
+    ]
+
+
+def _trainer(
+    experiment: Experiment, callbacks: Sequence[Callback], reporting: Reporting
+) -> Trainer:
+    recorder = reporting.recorder
+    stepper = Stepper(
+        experiment,
+        keep=recorder.add_collected,
+        kept=lambda step: recorder.dropped_collected.get(step, {}),
+        note=lambda line: reporting.terminal.note(f"notice: {line}"),
+        during=reporting.clock.during,
+    )
+    ahead = AHEAD
+    if experiment.cfg.objective.collects:  # a batch is completed once the step before it has ended
+        ahead = 0
+    return Trainer(stepper, callbacks, reporting.clock, reporting.compiles, ahead)
 
 
 def _begin(experiment: Experiment, checkpoints: Checkpoints) -> _Begin:
