@@ -23,8 +23,8 @@ from flaxformer_lite.config.rules import (
     strip_annotation,
 )
 
-COLUMN = 50
-WIDTH = 120
+COLUMN = 50  # where explanations begin
+WIDTH = 120  # of a line
 
 
 def describe(config: ConfigDict) -> str:

@@ -42,7 +42,8 @@ from flaxformer_lite.config.rules import (
     plugin_name,
 )
 
-MOST_TOKENS = 2**32  # of a batch, of its activations, of one weight
+# beyond which a size is a typo: tokens of a batch, numbers of its activations and of one weight
+MOST_TOKENS = 2**32
 MOST_NUMBERS = 2**46
 MOST_WEIGHTS = 2**36
 STEPS = 1000  # of a run with neither steps nor epochs

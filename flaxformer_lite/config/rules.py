@@ -18,7 +18,7 @@ from typing import Annotated, Any, NamedTuple
 from flaxformer_lite import registry
 from flaxformer_lite.config import choices
 
-INT32 = 2**31 - 1
+INT32 = 2**31 - 1  # the largest integer of a device
 FLOAT32 = 3.4e38  # floats beyond are infinite on a device
 MOST_TRACED = 1000  # steps of a trace; a step of a large model writes megabytes
 SECRET = re.compile(r"(?<=://)[^/,\s'\"]*@|(?<=\?)[\w.-]+=[^,\s'\"]*")  # in an address

@@ -22,8 +22,8 @@ from pathlib import Path
 from flaxformer_lite.config import ConfigError
 
 PATIENCE = 10.0  # seconds
-EXCHANGE = 2  # RENAME_EXCHANGE and AT_FDCWD of Linux
-HERE = -100
+EXCHANGE = 2  # RENAME_EXCHANGE of Linux
+HERE = -100  # AT_FDCWD
 
 
 @contextlib.contextmanager

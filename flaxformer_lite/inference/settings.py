@@ -10,7 +10,8 @@ from typing import Any, SupportsIndex
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import quote_value
 
-COLDEST = 1e-30  # numbers that float32 scores can be divided by, and multiplied with
+# numbers that float32 scores can be divided by, and multiplied with
+COLDEST = 1e-30
 LARGEST = 1e30
 MOST = 2**31 - 1  # of a whole number, int32 in the compiled loop
 MOST_ROWS = 1 << 16  # beams or samples per prompt

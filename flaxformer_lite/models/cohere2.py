@@ -20,7 +20,7 @@ from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.nn.positions.rope import Rope
 
 WINDOW = 4096
-EVERY = 4
+EVERY = 4  # the last of so many layers sees everything, without positions
 
 
 BASE = cohere.BASE | dict(

@@ -50,7 +50,7 @@ PRESETS = {  # table S1; 20 heads, and 40 from 3B on
     "15b": dict(d_model=5120, num_heads=40, mlp_dim=20480, encoder_layers=48),
 }
 config = partial(build_config, "esm", BASE, PRESETS, "650m")
-UNMASKED_IN_TRAINING = 1 - 0.15 * 0.8
+UNMASKED_IN_TRAINING = 1 - 0.15 * 0.8  # 15% of tokens are predicted, 80% of those masked
 END = 2  # the token after a protein, which contacts leave out
 
 

@@ -13,7 +13,8 @@ Layer = TypeVar("Layer")
 Value = TypeVar("Value")
 ModelFields = dict[str, Any]  # fields of a ModelConfig, by name
 
-LARGEST = 2**31 - 1  # upper bounds on sizes, layers and labels
+# upper bounds on sizes, layers and labels, beyond which a file is damaged
+LARGEST = 2**31 - 1
 DEEPEST = 2_000
 CLASSES = 10**6
 

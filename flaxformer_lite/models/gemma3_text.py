@@ -19,7 +19,7 @@ from flaxformer_lite.models.weight_map import WeightRow, add_prefix, weight_rows
 from flaxformer_lite.nn.positions.rope import Rope
 
 LOCAL = Rope(base=10000.0)
-EVERY = 6
+EVERY = 6  # the last of so many layers sees everything
 
 
 def pattern(*windows: int) -> tuple[LayerKind, ...]:

@@ -44,7 +44,7 @@ from flaxformer_lite.nn.modules.embed import TokenEmbed
 from flaxformer_lite.nn.modules.layer_inputs import LayerInputs
 from flaxformer_lite.nn.positions.rope import Rope
 
-EVERY = 6
+EVERY = 6  # the last of so many layers sees everything
 LOCAL = Rope(base=10000.0)
 GLOBAL = Rope(base=1000000.0, scaling="proportional", fraction=0.25)
 ROPES = {"full_attention": GLOBAL, "sliding_attention": LOCAL}

@@ -31,8 +31,8 @@ from flaxformer_lite.nn.functions.pooling import pool
 from flaxformer_lite.nn.modules.heads import Transform, VocabHead
 from flaxformer_lite.nn.positions.rope import Rope
 
-LOCAL = 128
-GLOBAL_EVERY = 3
+LOCAL = 128  # tokens of a window, half of them on each side
+GLOBAL_EVERY = 3  # the first of so many layers sees everything
 BASE = dict(
     vocab_size=50368,
     max_length=8192,

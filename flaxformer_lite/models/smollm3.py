@@ -22,7 +22,7 @@ from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.nn.positions.nope import Nope
 from flaxformer_lite.nn.positions.rope import Rope
 
-EVERY = 4
+EVERY = 4  # the last of so many layers has no positions
 BASE = llama_like.BASE | dict(
     vocab_size=128256,
     max_length=65536,

@@ -36,7 +36,7 @@ DTYPES = {
 NAMES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
 HEADER_LIMIT = 100_000_000  # bytes; the limit of the format
 LARGEST = 2**60  # numbers and axes of a tensor, characters of its name
-MOST_AXES = 32
+MOST_AXES = 32  # numpy before 2.0 has no more
 LONGEST_NAME = 1000
 
 

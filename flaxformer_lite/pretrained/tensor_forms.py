@@ -26,7 +26,7 @@ from flaxformer_lite.models.weight_map import WeightRow
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
 
 FP8 = np.dtype(ml_dtypes.float8_e4m3fn)
-FP8_BLOCK = 128
+FP8_BLOCK = 128  # rows and columns that share a factor, in DeepSeek-V3's files
 FP8_SCALES = "_scale_inv"
 FLOATS = (np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16))
 

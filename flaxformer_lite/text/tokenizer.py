@@ -34,7 +34,7 @@ from flaxformer_lite.text.escape_specials import (
 )
 from flaxformer_lite.text.folder_rules import FolderRules, read_rules
 
-SENTINELS = 100
+SENTINELS = 100  # as T5's vocabularies have
 NONE = -1  # an id that no token has
 BYTES = 256
 # The spellings of special tokens by their roles: ours, then published tokenizers', in the

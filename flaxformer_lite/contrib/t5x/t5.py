@@ -28,7 +28,7 @@ READABLE = (
 )
 SIDES = ("encoder", "decoder")
 ATTENTION = {"query": "q", "key": "k", "value": "v", "out": "o"}
-MT5_VOCABULARY = 250112
+MT5_VOCABULARY = 250112  # tells mT5 from T5 1.1, as both have the same names
 LOCAL = "LocalSelfAttention"
 GLOBAL = "TransientGlobalSelfAttention"
 CAPACITY = 64  # tokens of a row that an expert takes, in the published Switch models

@@ -15,7 +15,7 @@ from flaxformer_lite.training.state import create
 from flaxformer_lite.training.step import train_step
 from flaxformer_lite.types import Arrays
 
-ROWS = 4
+ROWS = 4  # of unequal lengths
 
 
 class TokenLoss:

@@ -49,7 +49,8 @@ PRESETS = {
     "v1_1_xl": _sizes(2048, 32, 64, 5120, 24) | V1_1,
     "v1_1_xxl": _sizes(4096, 64, 64, 10240, 24) | V1_1,
 }
-START = 0  # the ids that start the decoder and end an input, if the config names none
+# the ids that start the decoder and end an input, if the config names none
+START = 0
 END = 1
 
 

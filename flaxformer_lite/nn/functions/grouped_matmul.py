@@ -10,7 +10,7 @@ from flaxformer_lite.nn.functions.linear_call import linear_call
 from flaxformer_lite.nn.functions.sharding import ActivationSharding
 from flaxformer_lite.nn.functions.tuning import LANES, choose_grouped_product
 
-LARGEST_BLOCK = 128
+LARGEST_BLOCK = 128  # rows; of a group's last block all but one may be padding
 # Rows, inputs and outputs of a tile of the TPU's kernel, as MaxText has them for Mixtral.
 TILE = (512, 1024, 1024)
 Factors = tuple[jax.Array, jax.Array]  # rows and matrices

@@ -16,7 +16,7 @@ from flaxformer_lite.config import ConfigError
 
 GROUP = 32  # numbers of a matrix in 4 bits that share a scale
 INT8 = 127  # the largest code, so that codes are symmetric
-INT4 = 7
+INT4 = 7  # the same in 4 bits
 INT16 = 257 * INT8  # the largest number of two such codes, the higher of which counts 256
 FEW_ROWS = 64  # fewer are multiplied from the right
 # The 16 codes of nf4: quantiles of a normal distribution, scaled to [-1, 1] (Dettmers et al. 2023,

@@ -21,7 +21,8 @@ from flaxformer_lite.nn.modules.einsum import Einsum
 from flaxformer_lite.nn.modules.norms import Norm
 
 LENGTH_EPS = 1e-6  # added to the squared length of queries and keys
-FASTEST = 16.0  # the largest initial rate of forgetting; the smallest is near 0
+# initial rates of forgetting, uniform between them; 0 would never forget
+FASTEST = 16.0
 SLOWEST = 0.01
 
 

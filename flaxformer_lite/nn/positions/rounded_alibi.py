@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from flaxformer_lite.nn.positions.alibi import slopes
 from flaxformer_lite.nn.positions.encoding import Encoding, Tables
 
-EXPONENT_BITS = 8  # of bfloat16
+# of bfloat16
+EXPONENT_BITS = 8
 MANTISSA_BITS = 7
 
 
