@@ -18,6 +18,7 @@ from typing import NoReturn
 from flaxformer_lite.config import ConfigError, DataConfig
 from flaxformer_lite.data import corpora, digests, documents, hub_dataset, table, token_files
 from flaxformer_lite.files.home import expand_home
+from flaxformer_lite.files.read import STREAM
 from flaxformer_lite.runtime import progress
 from flaxformer_lite.storage import compressed, content_cache, hub, remote
 from flaxformer_lite.storage.compressed import File
@@ -289,6 +290,8 @@ def _files(
             raise remote.missing(root)
     elif os.path.isdir(root):
         hidden = [*_list_below(root)]
+    elif os.path.exists(root):
+        raise ConfigError(f"{where} {STREAM}")
     else:
         near = f"; nor is {root.parent}"
         if root.parent.is_dir():

@@ -224,6 +224,8 @@ def test_bad_places(tmp_path):
         read(tmp_path / "nowhere.txt")
     with pytest.raises(ConfigError, match="no such file or folder; nor is"):
         read(tmp_path / "nowhere" / "at_all.txt")
+    with pytest.raises(ConfigError, match="is no regular file"):
+        read(os.devnull)
     with pytest.raises(ConfigError, match="a folder without files"):
         read(tmp_path)
 
