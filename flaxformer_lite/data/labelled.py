@@ -265,9 +265,9 @@ def _characters(rows: Sequence[RoleRow]) -> float:
 
 
 def _texts(value: object) -> Iterator[str]:
-    """Yields all texts within a value."""
+    """Yields all texts within a value, without lone surrogates, which the task refuses by row."""
     if isinstance(value, str):
-        yield value
+        yield value.encode(errors="ignore").decode()
     elif isinstance(value, dict):
         yield from _texts(list(value.values()))
     elif isinstance(value, (list, tuple, itertools.islice)):

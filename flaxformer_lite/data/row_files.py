@@ -80,13 +80,18 @@ def _cells(text: Iterator[str], where: str, usual: str) -> Rows:
     lines = csv.reader(
         itertools.chain([first], text), delimiter=separator, quoting=quoting, strict=True
     )
+    begins = 1
     try:
         header = next(lines, [])
+        begins = lines.line_num + 1
         if len(set(header)) != len(header):
             raise ConfigError(
                 f"{where}: two columns of the same name ({', '.join(map(quote_value, header))})."
             )
-        for values in filter(None, lines):
+        for values in lines:
+            begins = lines.line_num + 1
+            if not values:
+                continue
             if len(values) != len(header):
                 raise ConfigError(
                     f"{where}:{lines.line_num}: {len(values)} values, but the first line names"
@@ -94,7 +99,10 @@ def _cells(text: Iterator[str], where: str, usual: str) -> Rows:
                 )
             yield dict(zip(header, values, strict=True))
     except csv.Error as error:
-        raise ConfigError(f"{where}:{lines.line_num}: cannot be read ({error}).") from None
+        begun = ""
+        if begins < lines.line_num:
+            begun = f" The row begins in line {begins}; is a quote in it not closed?"
+        raise ConfigError(f"{where}:{lines.line_num}: cannot be read ({error}).{begun}") from None
 
 
 def _conll(universal: bool) -> Reader:

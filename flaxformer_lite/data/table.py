@@ -12,7 +12,7 @@ import numpy as np
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import columnar, digests, hub_dataset, stored
 from flaxformer_lite.data.row_files import READERS, columnar_content, read_rows
-from flaxformer_lite.files.read import read_object
+from flaxformer_lite.files.read import STREAM, read_object
 from flaxformer_lite.objectives.rows import ClassNames
 from flaxformer_lite.runtime import progress
 from flaxformer_lite.storage import compressed, content_cache, hub
@@ -114,6 +114,8 @@ def read_table(path: str, where: str, split: str = "train", *, root: str = "") -
     file = on_disk(path, _of_datasets)
     if file.is_dir():
         return _read_folder(file, where, split, root)
+    if not file.is_file() and file.exists():
+        raise ConfigError(f"{where} {STREAM}")
     if not file.is_file():
         several = " A table is one file: join those that a list or a pattern names."
         raise ConfigError(f"{where}: no such file.{several if set(path) & set(',*?[') else ''}")

@@ -13,10 +13,12 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from flaxformer_lite.config import ConfigError, DataConfig
 from flaxformer_lite.data import corpora, digests, documents, hub_dataset, table, token_files
 from flaxformer_lite.files.home import expand_home
+from flaxformer_lite.files.read import STREAM
 from flaxformer_lite.runtime import progress
 from flaxformer_lite.storage import compressed, content_cache, hub, remote
 from flaxformer_lite.storage.compressed import File
@@ -258,6 +260,19 @@ def _roots(paths: str, where: str, split: str) -> list[str | File]:
     return roots
 
 
+def _list_below(root: Path) -> list[Path]:
+    """Lists the files of a folder and its subfolders, except hidden folders."""
+
+    def refuse(failure: OSError) -> NoReturn:
+        raise ConfigError(f"{failure.filename}: cannot be read ({failure.strerror}).")
+
+    paths = []
+    for folder, below, names in os.walk(root, onerror=refuse):
+        below[:] = [name for name in below if not name.startswith(".")]
+        paths += [Path(folder, name) for name in names]
+    return sorted(filter(os.path.isfile, paths))
+
+
 def _files(
     root: str | File, where: str, *, pairs: bool
 ) -> tuple[tuple[File, ...], tuple[File, ...]]:
@@ -274,7 +289,9 @@ def _files(
         if not hidden:
             raise remote.missing(root)
     elif os.path.isdir(root):
-        hidden = [path for path in sorted(root.rglob("*")) if path.is_file()]
+        hidden = [*_list_below(root)]
+    elif os.path.exists(root):
+        raise ConfigError(f"{where} {STREAM}")
     else:
         near = f"; nor is {root.parent}"
         if root.parent.is_dir():

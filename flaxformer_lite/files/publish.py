@@ -30,20 +30,18 @@ HERE = -100  # AT_FDCWD
 def new_file(path: Path) -> Iterator[Path]:
     """Yields the path of a file to write, which replaces `path` when the block ends without error.
 
-    A symbolic link is replaced, not followed.
+    A symbolic link is replaced, not followed. Files left by killed processes are removed.
 
     Raises:
       OSError: it cannot be written; names `path`.
     """
-    made = _private(path, "tmp")
     try:
-        yield made
-        _flush(made)
-        os.replace(made, path)
+        with _locked(path, Path.touch) as made:
+            yield made
+            _flush(made)
+            os.replace(made, path)
     except OSError as error:
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
-    finally:
-        made.unlink(missing_ok=True)
     # The folder, too, or a power failure could undo the move.
     _flush(path.parent)
 
@@ -124,32 +122,70 @@ def recover_directory(target: Path) -> None:
 
 
 @contextlib.contextmanager
-def private_directory(target: Path) -> Iterator[Path]:
+def private_directory(target: Path, *, alone: bool = True) -> Iterator[Path]:
     """Makes a directory that is locked as long as this process lives.
 
     Directories left by killed processes are removed.
+
+    Args:
+      target: path beside which it is made.
+      alone: whether to refuse if another process has made one for the same target.
+
+    Raises:
+      ConfigError: another process has made one, and `alone`.
     """
+
+    def make(made: Path) -> None:
+        recover_directory(target)
+        made.mkdir()
+
+    with _locked(target, make, alone=alone) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def _locked(target: Path, make: Callable[[Path], None], *, alone: bool = False) -> Iterator[Path]:
+    """Makes a private file or directory as `private_directory` does; removes it in the end."""
     made = _private(target, "tmp")
     pattern = re.compile(re.escape(f".{target.name}.") + r"[0-9a-f]{16}\.tmp")
     with contextlib.ExitStack() as stack:
         with _opened(target.parent) as parent:
-            _lock(parent, PATIENCE)  # one at a time looks for others, where there are locks
+            if alone:  # one at a time looks for others, where there are locks
+                _lock(parent, PATIENCE)
             for other in [path for path in target.parent.iterdir() if pattern.fullmatch(path.name)]:
-                with contextlib.suppress(FileNotFoundError), _opened(other) as directory:
-                    if not _lock(directory):
-                        raise ConfigError(
-                            f"{target}: another process is writing it (if none is, remove {other});"
-                            " wait for it, or choose another directory."
-                        )
-                shutil.rmtree(other, ignore_errors=True)
-            recover_directory(target)
-            made.mkdir()
-            _lock(stack.enter_context(_opened(made)))
-        # Callbacks run in reverse: a link that `_swap` has put there goes first, as rmtree refuses
-        # links.
-        stack.callback(shutil.rmtree, made, ignore_errors=True)
-        stack.callback(_unlink, made)
+                if _is_held(other) and alone:
+                    raise ConfigError(
+                        f"{target}: another process is writing it (if none is, remove {other});"
+                        " wait for it, or choose another directory."
+                    )
+            stack.callback(_remove, made)
+            while not os.path.lexists(made):  # one that looks may remove it before it is locked
+                make(made)
+                with contextlib.suppress(FileNotFoundError):
+                    _lock(stack.enter_context(_opened(made)), PATIENCE)
         yield made
+
+
+def _is_held(path: Path) -> bool:
+    """Returns whether another process may still write a private path; removes it if none does."""
+    try:
+        with _opened(path) as number:
+            if not _lock(number):
+                return True
+    except FileNotFoundError:
+        return False
+    except OSError:  # another user's
+        return True
+    _remove(path)
+    return False
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():  # a link that `_swap` has put there
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _check_replaceable(target: Path, carry: Callable[[str], bool] | None) -> None:
@@ -231,8 +267,3 @@ def _link(source: Path, target: Path) -> None:
         os.link(source, target, follow_symlinks=False)
     except OSError:
         shutil.copy2(source, target, follow_symlinks=False)
-
-
-def _unlink(path: Path) -> None:
-    if path.is_symlink():
-        path.unlink()

@@ -16,6 +16,7 @@ from flaxformer_lite.config import ConfigError
 
 # bytes of a JSON file; the largest index of published shards has less than a tenth
 LARGEST = 1 << 26
+STREAM = "is no regular file, and is read more than once; write its content to a file."
 DEEPEST = 100  # objects and lists within each other
 DIGITS = 39  # of an integer; tokenizer_config.json spells "no limit" as 10**30
 KINDS = {

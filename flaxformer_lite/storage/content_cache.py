@@ -8,7 +8,6 @@ import fcntl
 import json
 import os
 import random
-import secrets
 import shutil
 import sys
 import zlib
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from flaxformer_lite.config import ConfigError, DataConfig
 from flaxformer_lite.files.home import expand_home
+from flaxformer_lite.files.publish import private_directory
 from flaxformer_lite.files.read import read_object
 from flaxformer_lite.runtime import progress
 from flaxformer_lite.storage.stores import is_url
@@ -44,9 +44,9 @@ def folder(root: str | Path, name: str, write: Callable[[Path], None]) -> Path:
     """Returns the folder `root/name`, which `write` fills if it is missing or incomplete.
 
     One of the processes that share a disk writes the folder while the others wait; on a file system
-    without locks all of them write it, and the first to finish wins. A killed process leaves
-    nothing half-written. Each use checks the sizes of all files, and the checksums of CHECKED
-    random blocks, which in most runs are all blocks.
+    without locks all of them write it, and the first to finish wins. What a killed process has
+    written is removed by the next writer. Each use checks the sizes of all files, and the checksums
+    of CHECKED random blocks, which in most runs are all blocks.
 
     Args:
       root: data.cache; `~` is the home folder.
@@ -66,12 +66,12 @@ def folder(root: str | Path, name: str, write: Callable[[Path], None]) -> Path:
     final = root / name
     if _is_complete(final):
         return final
-    temporary = root / f"{name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
     try:
         root.mkdir(parents=True, exist_ok=True)
         with _alone(root / f"{name}.lock"):
-            if not _is_complete(final):
-                temporary.mkdir()
+            if _is_complete(final):
+                return final
+            with private_directory(final, alone=False) as temporary:
                 write(temporary)
                 files = {}
                 for path in temporary.rglob("*"):
@@ -87,8 +87,6 @@ def folder(root: str | Path, name: str, write: Callable[[Path], None]) -> Path:
             f"data.cache={str(root)!r}: cannot write there ({error.strerror or error}); free some"
             " space, or name another folder, --config.data.cache=FOLDER."
         ) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return final
 
 

@@ -110,7 +110,7 @@ def test_only_the_columns_that_are_needed_are_read(tmp_path, monkeypatch):
         ),
         ("t.csv", b"text,b\na,b,c\n", r"t\.csv:2: 3.*values.*2 columns"),
         ("t.csv", b"text,text\na,b\n", r"t\.csv:.*columns.*\('text', 'text'\)"),
-        ("t.csv", b'text\n"a\n', r"t\.csv:2: cannot be read \(unexpected end of data\)"),
+        ("t.csv", b'text\n"a\nb\n', r"t\.csv:3: .*unexpected end of data\)\. .*begins in line 2;"),
         (
             "t.csv",
             "text\ngrün\n".encode("latin-1"),

@@ -150,6 +150,13 @@ def test_an_error_in_a_large_table_names_the_row_of_the_file(tmp_path, monkeypat
         opened(tmp_path, Classification(), rows)
 
 
+def test_half_a_character_is_refused_by_its_row_also_where_a_tokenizer_is_trained(tmp_path):
+    rows = [{"text": text, "label": i % 2} for i, text in enumerate(TEXTS)]
+    rows[29]["text"] = "\ud800"
+    with pytest.raises(ConfigError, match="row 30: text is not valid Unicode"):
+        opened(tmp_path, Classification(), rows, tokenizer=TokenizerConfig(vocab_size=400))
+
+
 def test_a_task_that_wants_all_rows_at_once_gets_them(tmp_path, monkeypatch):
     @dataclass(frozen=True, kw_only=True)
     class Counts(Classification):

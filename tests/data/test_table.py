@@ -3,6 +3,7 @@ line."""
 
 import gzip
 import json
+import os
 
 import pyarrow
 import pytest
@@ -150,6 +151,8 @@ def test_what_cannot_be_read_is_a_sentence(tmp_path, name, content, message):
 def test_no_such_file_or_folder(tmp_path):
     with pytest.raises(ConfigError, match="no such file"):
         read_table(str(tmp_path / "none.csv"), "data.path")
+    with pytest.raises(ConfigError, match=r"data.path is no regular file.*write its content to a"):
+        read_table(os.devnull, "data.path")
     with pytest.raises(ConfigError, match="a folder that datasets' save_to_disk did not write"):
         read_table(str(tmp_path), "data.path")
 

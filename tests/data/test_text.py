@@ -1,6 +1,8 @@
 import gzip
 import json
+import os
 import tracemalloc
+from pathlib import Path
 
 import pytest
 
@@ -222,7 +224,24 @@ def test_bad_places(tmp_path):
         read(tmp_path / "nowhere.txt")
     with pytest.raises(ConfigError, match="no such file or folder; nor is"):
         read(tmp_path / "nowhere" / "at_all.txt")
+    with pytest.raises(ConfigError, match="is no regular file"):
+        read(os.devnull)
     with pytest.raises(ConfigError, match="a folder without files"):
+        read(tmp_path)
+
+
+def test_a_folder_that_may_not_be_read_is_not_left_out(tmp_path, monkeypatch):
+    (tmp_path / "read.txt").write_text("text")
+    (tmp_path / "unread").mkdir()
+    scan = os.scandir
+
+    def refuse(path):
+        if Path(path).name == "unread":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)  # modes do not hold for root
+    with pytest.raises(ConfigError, match=r"unread: cannot be read \(Permission denied"):
         read(tmp_path)
 
 

@@ -161,7 +161,12 @@ def test_what_a_killed_process_left_is_removed_and_nobody_elses(tmp_path):
     for name in (f".a.{'0' * 16}.tmp", ".a.partial", f".b.{'0' * 16}.tmp"):
         (tmp_path / name).mkdir()
     write(tmp_path / "a", "new")
-    assert names(tmp_path) == [".a.partial", f".b.{'0' * 16}.tmp", "a"]
+    (tmp_path / f".c.{'0' * 16}.tmp").touch()
+    with publish.new_file(tmp_path / "c") as first:
+        publish.write_file(tmp_path / "c", b"second")
+        first.write_text("first")
+    assert (tmp_path / "c").read_text() == "first"
+    assert names(tmp_path) == [".a.partial", f".b.{'0' * 16}.tmp", "a", "c"]
 
 
 def test_without_an_exchange_the_old_directory_is_found_again(tmp_path, monkeypatch):

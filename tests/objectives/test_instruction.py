@@ -100,6 +100,15 @@ def marked(task, messages, tokenizer, length=48):
     return " ".join(first + told[:count]).split()
 
 
+def test_without_a_template_parts_of_text_are_their_text_and_others_are_refused(words):
+    turns = [user([{"type": "text", "text": "why"}]), answer([{"type": "text", "text": "so"}])]
+    call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f"}}]}
+    plain_turns = [user("why"), answer("so"), answer("")]
+    assert marked(Instruction(), [*turns, call], words) == marked(Instruction(), plain_turns, words)
+    with pytest.raises(ConfigError, match=r"row 1: .*a turn has texts only"):
+        marked(Instruction(), [user([{"type": "image", "url": "x.png"}]), answer("so")], words)
+
+
 def test_every_answer_is_learned_to_the_token_that_ends_its_turn_and_nothing_else(words):
     turns = [user("why a"), answer(" because b "), user("then what"), answer("so")]
     due = (

@@ -23,8 +23,9 @@ def test_a_store_is_no_place_for_the_copies_of_this_machine(monkeypatch):
         content_cache.folder("gs://bucket/cache", "name", writer([]))
 
 
-def test_written_once(tmp_path):
+def test_written_once_and_what_a_killed_process_left_is_removed(tmp_path):
     calls = []
+    (tmp_path / f".name.{'0' * 16}.tmp").mkdir()
     first = content_cache.folder(tmp_path, "name", writer(calls))
     assert content_cache.folder(tmp_path, "name", writer(calls)) == first == tmp_path / "name"
     assert len(calls) == 1

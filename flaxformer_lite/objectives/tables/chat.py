@@ -18,7 +18,10 @@ from flaxformer_lite.text.roles import ANSWERS, Messages
 
 # For models without a template: each turn under its role; answers end with the end-of-text token.
 PLAIN = (
-    "{% for m in messages %}{{ m.role ~ ':\n' ~ m.content }}{% if m.role == 'assistant' %}{{"
+    "{% for m in messages %}{{ m.role ~ ':\n' }}{% if m.content is string %}{{ m.content }}"
+    "{% else %}{% for part in m.content or [] %}{% if part.type != 'text' %}"
+    "{{ raise_exception('without a chat template, a turn has texts only') }}{% endif %}"
+    "{{ part.text }}{% endfor %}{% endif %}{% if m.role == 'assistant' %}{{"
     " eos_token }}{% endif %}{{ '\n' }}{% endfor %}{% if add_generation_prompt %}{{ 'assistant:\n'"
     " }}{% endif %}"
 )
