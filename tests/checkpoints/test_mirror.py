@@ -35,7 +35,5 @@ def test_each_process_sends_what_it_alone_writes(gcs):
         with open_mirror(place, lock) as first:
             (first.folder / "metrics.jsonl").write_bytes(b"of process 0, now")
         (other.folder / "profile-1.txt").write_bytes(b"of process 1")
-    assert (
-        objects.read("metrics.jsonl") == b"of process 0, now"
-        and objects.read("profile-1.txt") == b"of process 1"
-    )
+    assert objects.read("metrics.jsonl") == b"of process 0, now"
+    assert objects.read("profile-1.txt") == b"of process 1"

@@ -83,21 +83,17 @@ def test_a_runs_tokenizer_frames_texts_as_training_did(run, tmp_path, capsys):
         return
     tokenizer = load_tokenizer(tmp_path / "out")
     ids = tokenizer.encode("three [MASK]")
-    assert (
-        ids[0] == tokenizer.ids["cls"]
-        and ids[-1] == tokenizer.ids["sep"]
-        and ids[-2] == tokenizer.ids["mask"]
-    )
+    assert ids[0] == tokenizer.ids["cls"]
+    assert ids[-1] == tokenizer.ids["sep"]
+    assert ids[-2] == tokenizer.ids["mask"]
     assert tokenizer.max_length == 32 and tokenizer.tokens["pad"] == "[PAD]"
     assert ids[1:-2] == tokenizer.encode("three", special_tokens=False), (
         "a hidden word takes its space along"
     )
     pair = Tokenizer.from_file(str(tmp_path / "out/tokenizer.json")).encode("one", "two")
-    assert (
-        pair.type_ids[-1] == 1
-        and pair.tokens.count("[SEP]") == 2
-        and pair.tokens.count("[CLS]") == 1
-    )
+    assert pair.type_ids[-1] == 1
+    assert pair.tokens.count("[SEP]") == 2
+    assert pair.tokens.count("[CLS]") == 1
     assert load_pretrained(tmp_path / "out", dtype="bfloat16")[0].cfg.head == "pretraining"
     main(["fill-mask", "--model", str(run), "three [MASK] five", "--top_k", "2"])
     guesses = capsys.readouterr().out.splitlines()[1:]

@@ -52,11 +52,9 @@ def test_similarities_are_shown(bert, capsys):
         ["embed", "--model", str(bert), *(part for text in TEXTS[:2] for part in ("--text", text))]
     )
     said = capsys.readouterr().out
-    assert (
-        f"{alone(bert, TEXTS[0]) @ alone(bert, TEXTS[1]):.4f}" in said
-        and "1.0000" in said
-        and TEXTS[0] in said
-    )
+    assert f"{alone(bert, TEXTS[0]) @ alone(bert, TEXTS[1]):.4f}" in said
+    assert "1.0000" in said
+    assert TEXTS[0] in said
 
 
 def test_vectors_of_the_first_token(bert, tmp_path):

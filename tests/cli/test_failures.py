@@ -71,12 +71,10 @@ def test_every_error_is_one_line(error, code, message, monkeypatch, capsys):
         __main__.main(["inspect", "x"])
     said = capsys.readouterr().err
     assert ended.value.code == code and re.search(message, said)
-    assert (
-        said.startswith("error: ")
-        and said.count("\n") == 1
-        and len(said) < 2000
-        and said[:-1].isprintable()
-    )
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+    assert len(said) < 2000
+    assert said[:-1].isprintable()
 
 
 def test_debug_shows_the_stack(monkeypatch, capsys):
@@ -85,11 +83,9 @@ def test_debug_shows_the_stack(monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         __main__.main(sys.argv[1:])
     said = capsys.readouterr().err.splitlines()
-    assert (
-        ended.value.code == 1
-        and said[0].startswith("Traceback")
-        and said[-1].startswith("error: KeyError: 'missing'")
-    )
+    assert ended.value.code == 1
+    assert said[0].startswith("Traceback")
+    assert said[-1].startswith("error: KeyError: 'missing'")
 
 
 def test_a_message_that_python_cannot_print():
@@ -121,15 +117,11 @@ def test_what_libraries_print_of_errors_is_kept_in_a_file(tmp_path, capfd, monke
         gc.collect()
         logging.getLogger("foreign").error("in a log")
         logging.getLogger("foreign").warning("in a warning")
-    assert (
-        hooks == (threading.excepthook, sys.unraisablehook)
-        and logging.getLogger().level == logging.CRITICAL
-    )
+    assert hooks == (threading.excepthook, sys.unraisablehook)
+    assert logging.getLogger().level == logging.CRITICAL
     kept = log.read_text()
-    assert (
-        all(f"in a {place}" in kept for place in ("thread", "callback", "log"))
-        and "Traceback" in kept
-    )
+    assert all(f"in a {place}" in kept for place in ("thread", "callback", "log"))
+    assert "Traceback" in kept
     assert "warning" not in kept
     assert "in a" not in capfd.readouterr().err
 

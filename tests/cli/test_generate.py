@@ -150,10 +150,8 @@ def test_special_tokens_of_a_prompt_can_be_text(gpt2, capsys):
     tokenizer = load_tokenizer(gpt2)
     args = ["--prompt", "one [EOS] two", "--max_new_tokens", "6"]
     literal = tokenizer.encode("one [EOS] two", allow_special=False)
-    assert (
-        len(literal) > len(tokenizer.encode("one [EOS] two"))
-        and tokenizer.decode(literal) == "one [EOS] two"
-    )
+    assert len(literal) > len(tokenizer.encode("one [EOS] two"))
+    assert tokenizer.decode(literal) == "one [EOS] two"
     model, params = load_pretrained(gpt2)
     rounding = tuple(range(tokenizer.vocab_size, model.cfg.vocab_size))
     ids = generate(model, params, [literal], max_new_tokens=6, suppress_tokens=rounding)

@@ -144,7 +144,6 @@ def test_a_signal_before_the_first_step_ends_the_run_at_once(monkeypatch, tmp_pa
     launch.main(to_config_dict(tiny_runs.config(tmp_path)), "runs/x")
     what = "interrupted" if number == signal.SIGINT else f"{number.name}: ended at once"
     continues = "the same command continues from the last checkpoint, if there is one."
-    assert said == [(f"{what}; {continues}", 128 + number, {"at_once": True})] and ended == [
-        128 + number
-    ]
+    assert said == [(f"{what}; {continues}", 128 + number, {"at_once": True})]
+    assert ended == [128 + number]
     assert signal.signal(number, before) == signal.SIG_DFL

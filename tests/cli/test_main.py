@@ -100,11 +100,9 @@ def test_a_pipe_that_is_no_text_is_one_line(args, message, errors, gpt2, capsys,
     with pytest.raises(SystemExit) as ended:
         door.main([*args, "--model", str(gpt2)])
     said = capsys.readouterr().err
-    assert (
-        ended.value.code == command_line.BAD_INPUT
-        and said.startswith(f"error: {message}")
-        and said.count("\n") == 1
-    )
+    assert ended.value.code == command_line.BAD_INPUT
+    assert said.startswith(f"error: {message}")
+    assert said.count("\n") == 1
 
 
 @pytest.mark.nightly

@@ -103,11 +103,9 @@ def test_a_large_text_is_packed_in_ranges_of_its_documents(
         cfg = experiment(objective, path=str(path), cache=str(tmp_path / cache), length=64)
         found = open_corpus(cfg.data, cfg.objective.fields)
         records = open_records(cfg.data, found, cfg.objective, "train")
-        assert (
-            records.first[0] == 0
-            and records.first[-1] == len(records.start)
-            and len(records.row(len(records) - 1))
-        )
+        assert records.first[0] == 0
+        assert records.first[-1] == len(records.start)
+        assert len(records.row(len(records) - 1))
         plan = zip(
             records.document.tolist(),
             records.start.tolist(),
@@ -175,9 +173,8 @@ def test_other_piece_is_as_long_as_wanted_where_one_is(experiment):
 
 def test_all_text_can_be_held_out(experiment, documents):
     found = open_corpus(experiment().data, TEXT, all_held_out=True)
-    assert len(found.tokens["train"].ids) == 0 and sorted(texts_of(found, "eval")) == sorted(
-        documents
-    )
+    assert len(found.tokens["train"].ids) == 0
+    assert sorted(texts_of(found, "eval")) == sorted(documents)
 
 
 def test_too_little_text(experiment, tmp_path):

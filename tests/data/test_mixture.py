@@ -190,7 +190,8 @@ def test_held_out_rows_come_from_the_sources_in_turn_each_once(mixed):
         np.concatenate([batch["targets"][f"source/{name}"] for batch in batches])
         for name in ("web", "code")
     ]
-    assert (tags[0] ^ tags[1]).all() and [tag[: len(own)].sum() for tag in tags] == [
+    assert (tags[0] ^ tags[1]).all()
+    assert [tag[: len(own)].sum() for tag in tags] == [
         own.count("web"),
         own.count("code"),
     ]

@@ -111,10 +111,8 @@ def test_labels_in_two_spellings_and_of_a_single_row_are_named_in_quotes(tmp_pat
     rows = rows_of(40, _1={"label": "B "}, _2={"label": "A"}, _5={"label": "rare"})
     held = [{"text": f"held {label}", "label": label} for label in ("a", "rare", "rare")]
     said = warnings(opened(tmp_path, rows, held=held)[2])
-    assert (
-        "labels that differ only in case, spaces, Unicode form or a final .0: 'A', 'a'" in said
-        and "'B ', 'b'" in said
-    )
+    assert "labels that differ only in case, spaces, Unicode form or a final .0: 'A', 'a'" in said
+    assert "'B ', 'b'" in said
     assert "'rare' (1 to train on, 2 held out)" in said
     tags = [{"tokens": f"{i} b", "tags": "x X"} for i in range(20)]
     assert "'X', 'x'" in warnings(opened(tmp_path, tags, Tagging())[2])

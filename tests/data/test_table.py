@@ -104,10 +104,8 @@ def test_squads_own_file_has_a_row_per_question(tmp_path):
         json.dumps({"data": [{"title": "t", "paragraphs": [paragraph]}]})
     )
     (row,) = read_table(str(tmp_path / "dev.json"), "data.path").rows
-    assert (
-        row["answers"] == {"text": ["blue", "blue sky"], "answer_start": [7, 7]}
-        and row["question"] == "Colour?"
-    )
+    assert row["answers"] == {"text": ["blue", "blue sky"], "answer_start": [7, 7]}
+    assert row["question"] == "Colour?"
 
 
 def test_tabs_with_lone_quotes_are_text(tmp_path):

@@ -58,11 +58,9 @@ def ids_of(found):
     for split in ("train", "eval"):
         ids = np.asarray(found.tokens[split].ids)
         offsets = np.asarray(found.tokens[split].offsets)
-        assert (
-            offsets[0] == 0
-            and offsets[-1] == len(ids)
-            and (ids[offsets[1:] - 1] == KNOWN.eos_id).all()
-        )
+        assert offsets[0] == 0
+        assert offsets[-1] == len(ids)
+        assert (ids[offsets[1:] - 1] == KNOWN.eos_id).all()
         parts += [ids[a : b - 1].tolist() for a, b in pairwise(offsets)]
     return parts
 

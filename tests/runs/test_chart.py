@@ -26,11 +26,9 @@ def test_points_lie_where_the_labels_of_the_axes_say():
     svg = draw_chart("loss", [line([4.0, 3.0, 2.0], every=50)], 100.0)
     (_, top), (middle, center), (right, bottom) = drawn(svg, "c0")
     assert (middle, right) == (0.5, 1.0) and top < center < bottom
-    assert (
-        labels(svg, "y")["3"] == center
-        and labels(svg, "x")["20"] == 0.2
-        and labels(svg, "x")["100"] == 1.0
-    )
+    assert labels(svg, "y")["3"] == center
+    assert labels(svg, "x")["20"] == 0.2
+    assert labels(svg, "x")["100"] == 1.0
 
 
 def test_a_few_huge_values_make_the_axis_logarithmic_and_a_schedule_does_not():

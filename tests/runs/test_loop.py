@@ -256,9 +256,8 @@ def test_a_damaged_newest_checkpoint_is_trained_again(cfg, finished, workdir, ca
     assert leaves_of(workdir, 8) == leaves_of(finished, 8)
     trains = [r for r in metrics.read(workdir / "metrics.jsonl") if r["split"] == "train"]
     assert [r["step"] for r in trains] == [2, 4, 6, 8]
-    assert ["seconds_repeated" in r for r in trains] == [False, False, True, False] and 0 < trains[
-        -1
-    ]["goodput"] < 1
+    assert ["seconds_repeated" in r for r in trains] == [False, False, True, False]
+    assert 0 < trains[-1]["goodput"] < 1
 
 
 def test_nan_stops_at_its_step_and_keeps_the_last_good_checkpoint(

@@ -25,10 +25,8 @@ def test_seconds_of_earlier_starts_are_summed_and_those_of_repeated_steps_are_ap
     recorder.add({"step": 30, "split": "eval", "loss": 1.0})
     assert Recorder(tmp_path, 30, writes=False).dropped == []
     again = Recorder(tmp_path, 10)
-    assert (
-        sum_seconds(again.history) == {"steps": 2.0, "data": 0.5}
-        and sum_seconds(again.dropped).total() == 5.0
-    )
+    assert sum_seconds(again.history) == {"steps": 2.0, "data": 0.5}
+    assert sum_seconds(again.dropped).total() == 5.0
 
 
 def test_damaged_lines_are_dropped_with_a_notice_and_a_cut_one_without(tmp_path):

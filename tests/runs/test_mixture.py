@@ -146,9 +146,8 @@ def test_a_run_that_reads_all_of_its_sources_ends_with_the_last_whole_batch(mixe
     )
     data = experiment.train_data
     steps = experiment.cfg.train.steps
-    assert data.num_examples % 7 and steps == data.num_examples // 7 == sum(
-        1 for _ in data.batches(batch_size=7)
-    )
+    assert data.num_examples % 7
+    assert steps == data.num_examples // 7 == sum(1 for _ in data.batches(batch_size=7))
     assert setup.prepare_experiment(experiment.cfg).cfg == experiment.cfg, "as it is replayed"
 
 
@@ -158,9 +157,8 @@ def test_a_run_reports_each_source_and_its_past_is_known(mixed, tmp_path, capsys
     for record in read(tmp_path / "run" / "metrics.jsonl"):
         assert record["loss/words"] > 0 and record["loss/letters"] > 0
     printed = capsys.readouterr().out
-    assert (
-        "held-out loss by source  letters " in printed and "25.0% of the rows at first, " in printed
-    )
+    assert "held-out loss by source  letters " in printed
+    assert "25.0% of the rows at first, " in printed
     assert "loss/letters" in (tmp_path / "run" / "report.html").read_text()
     assert_the_past_is_known(tmp_path / "run", cfg)
 

@@ -126,9 +126,8 @@ def test_rows_of_csv_and_tokens_of_a_file(experiment, tmp_path, documents):
             if path is table:
                 assert place == f"{path}, row {number}" and found in documents[number - 1]
             else:
-                assert place == f"{path}, token {number}" and data.tokenizer.decode(
-                    np.load(ids)[number : number + 40]
-                ).startswith(found)
+                assert place == f"{path}, token {number}"
+                assert data.tokenizer.decode(np.load(ids)[number : number + 40]).startswith(found)
             assert row % 50 or row in origins.rows(records, place.replace(", row ", ":"))
 
 

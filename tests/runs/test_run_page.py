@@ -131,7 +131,8 @@ def test_its_curves_are_those_of_the_records(written):
         "tokens per second",
         "data wait",
     ]
-    assert len(drawn(figures[0], "train")) == 10 and [x for x, _ in drawn(figures[0], "c0")] == [
+    assert len(drawn(figures[0], "train")) == 10
+    assert [x for x, _ in drawn(figures[0], "c0")] == [
         0,
         0.2,
         0.4,
@@ -153,12 +154,10 @@ def test_the_config_tells_who_set_what(written):
 
 def test_texts_are_the_newest_first_and_not_all_of_a_long_run(written):
     steps = [int(step) for step in re.findall(r"after step (\d+)<", written(steps=20 * 100))]
-    assert (
-        steps[0] == 2000
-        and steps[-1] == 0
-        and steps == sorted(steps, reverse=True)
-        and len(steps) == SAMPLES
-    )
+    assert steps[0] == 2000
+    assert steps[-1] == 0
+    assert steps == sorted(steps, reverse=True)
+    assert len(steps) == SAMPLES
 
 
 def test_a_run_that_ended_before_its_first_record_has_a_page(tmp_path):

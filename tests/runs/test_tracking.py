@@ -92,6 +92,5 @@ def test_names_are_those_of_plugins():
         TrainConfig(trackers="wandb")
     with pytest.raises(ConfigError, match="must name each once"):
         TrainConfig(trackers=("wandb", "wandb"))
-    assert TrainConfig(trackers=()).trackers == () and TrainConfig(trackers=(OWN,)).trackers == (
-        OWN,
-    )
+    assert TrainConfig(trackers=()).trackers == ()
+    assert TrainConfig(trackers=(OWN,)).trackers == (OWN,)
