@@ -39,10 +39,10 @@ def test_every_output_of_a_command_is_here():
     for name, command in COMMANDS.items():
         parser = argparse.ArgumentParser()
         command.add_arguments(parser)
-        for action in private_names.flags(parser):
-            if action.dest in ("out", "output", "output_path", "dst"):
-                found.add((name, action.dest))
-    assert found == set(OUTPUTS)
+        found |= {(name, action.dest) for action in private_names.flags(parser)}
+    assert {key for key in found if key[1] in ("out", "output", "output_path", "dst")} == set(
+        OUTPUTS
+    )
 
 
 @pytest.mark.parametrize("output", OUTPUTS, ids=lambda output: output[0])
