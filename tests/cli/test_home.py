@@ -66,23 +66,22 @@ def test_a_run_in_the_home_folder(tmp_path, monkeypatch):
     assert Path("run/config.json").is_file() and not Path("~").exists()
 
 
-@pytest.mark.parametrize(
-    "read",
-    [
-        mirror.place_of,
-        model_folder.on_disk,
-        open_model.load_pretrained,
-        fetch.on_disk,
-        content_cache.local,
-        pages.locate,
-        tokenizer.load,
-        lambda path: text._roots(path, "data.path", "train"),
-    ],
-    ids=lambda read: read.__name__,
-)
-def test_functions_too_say_that_there_is_no_such_folder(read):
+READERS = {
+    "place_of": mirror.place_of,
+    "model on disk": model_folder.on_disk,
+    "load_pretrained": open_model.load_pretrained,
+    "file on disk": fetch.on_disk,
+    "local": content_cache.local,
+    "locate": pages.locate,
+    "load": tokenizer.load,
+    "roots": lambda path: text._roots(path, "data.path", "train"),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_functions_too_say_that_there_is_no_such_folder(name):
     with pytest.raises(ConfigError, match=r"^~no_such_user/m: there is no such home folder; set"):
-        read("~no_such_user/m")
+        READERS[name]("~no_such_user/m")
 
 
 # A process without HOME, of a user who is in no list.
