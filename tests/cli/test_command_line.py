@@ -146,12 +146,6 @@ def test_an_unknown_field_is_answered_with_the_whole_path_of_the_one_it_means(
     assert f"--config.{name}: no such field; did you mean --config.{meant}?" in said
 
 
-def test_several_fields_may_be_meant_or_none():
-    known = ["model.num_heads", "model.num_kv_heads", "model.head", "seed"]
-    assert command_line.nearest_fields("heads", known) == ["model.num_heads", "model.num_kv_heads"]
-    assert command_line.nearest_fields("epochs", known) == []
-
-
 RETYPED = """
 from flaxformer_lite import pages
 

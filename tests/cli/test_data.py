@@ -114,12 +114,6 @@ def test_tokenize_keeps_nothing_of_a_table(table, capsys):
     assert by_name(printed(capsys, "tokenize", *table))["cache"] == cache
 
 
-def test_wrong_words_are_one_line(text, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main(["data", "stat", *text])
-    assert "argument what: invalid choice: 'stat'" in capsys.readouterr().err
-
-
 def test_the_sources_of_a_mixture_are_told_apart(text, tmp_path, capsys):
     (tmp_path / "few.txt").write_text("quite another text\n" * 200)
     config = [arg for arg in text if not arg.startswith("--config.data.path")]

@@ -55,6 +55,17 @@ def test_large_documents_are_tokenized_in_pieces(experiment, tmp_path, monkeypat
     assert texts_of(cut, "train")[0] + texts_of(cut, "eval")[0] == text
 
 
+@pytest.mark.parametrize("name", ["bytes", "byte_bpe", "sentencepiece", "words"])
+def test_batches_of_any_size_are_the_same_tokens(experiment, tmp_path, monkeypatch, name):
+    monkeypatch.setattr(tokenizing, "PIECE", 150)
+    due = open_corpus(experiment(tokenizer=name, tokens=430).data, TEXT).tokens
+    monkeypatch.setattr(tokenizing, "BATCH", 1000)  # a document may go over two
+    again = experiment(tokenizer=name, tokens=430, cache=str(tmp_path / "again"))
+    for split, tokens in open_corpus(again.data, TEXT).tokens.items():
+        np.testing.assert_array_equal(tokens.ids, due[split].ids)
+        np.testing.assert_array_equal(tokens.offsets, due[split].offsets)
+
+
 def test_the_tokenizer_never_sees_held_out_text(experiment, tmp_path):
     path = tmp_path / "big.txt"
     path.write_text("abc def\n" * 500 + "zyxwvu\n" * 500)

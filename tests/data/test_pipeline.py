@@ -5,6 +5,7 @@ import weakref
 import jax
 import numpy as np
 import pytest
+import tokenizers
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.pipeline import Dataset, open_dataset
@@ -77,16 +78,12 @@ def numbers(experiment):
 
 @pytest.mark.parametrize("count", daily([1, 2, 3, 4], [3]))
 def test_each_example_once_an_epoch_whatever_the_processes(numbers, count):
-    data = numbers["train"]
-    size = 12
     epochs = 24
-    steps = 25 * epochs // size
-    own = np.split(np.arange(size), count)
-    parts = [take(data.batches(batch_size=size, seed=5, rows=rows), steps) for rows in own]
-    ordered = np.concatenate(
-        [part[k]["inputs"]["row"] for k in range(steps) for part in parts]
-    ).reshape(epochs, 25)
-    assert np.bincount(ordered.reshape(-1)).tolist() == [epochs] * 25
+    steps = 25 * epochs // 12
+    own = np.split(np.arange(12), count)
+    parts = [take(numbers["train"].batches(batch_size=12, seed=5, rows=r), steps) for r in own]
+    ordered = [part[k]["inputs"]["row"] for k in range(steps) for part in parts]
+    ordered = np.concatenate(ordered).reshape(epochs, 25)
     assert (np.sort(ordered, axis=1) == np.arange(25)).all(), "each epoch is a permutation"
     assert len({tuple(epoch) for epoch in ordered.tolist()}) == epochs, "shuffled anew each epoch"
 
@@ -97,17 +94,13 @@ def test_resumed_at_any_step_with_any_number_of_processes(numbers, count):
     assert global_batches(numbers["train"], 12, 13, count, start=7) == whole[7:]
 
 
-def test_the_seed_decides(numbers):
-    batches = [global_batches(numbers["train"], 12, 3, 1, seed=seed) for seed in (5, 5, 6)]
-    assert batches[0] == batches[1] != batches[2]
-
-
 def test_the_seed_decides_the_order_and_the_noise(numbers):
-    first, second = (
-        take(numbers["train"].batches(batch_size=25, seed=seed), 1)[0] for seed in (5, 6)
+    first, again, other = (
+        take(numbers["train"].batches(batch_size=25, seed=seed), 1)[0] for seed in (5, 5, 6)
     )
-    assert first["inputs"]["row"].tolist() != second["inputs"]["row"].tolist()
-    assert (first["targets"]["drawn"] != second["targets"]["drawn"]).all()
+    assert rows_of(first) == rows_of(again)
+    assert first["inputs"]["row"].tolist() != other["inputs"]["row"].tolist()
+    assert (first["targets"]["drawn"] != other["targets"]["drawn"]).all()
 
 
 def test_randomness_differs_between_epochs(numbers):
@@ -221,15 +214,9 @@ def test_built_in_text(experiment):
 @pytest.mark.parametrize(
     "cfg, message",
     [
-        (
-            {"vocab_size": 256},
-            r"model\.vocab_size=256: the tokenizer has 362; set model\.vocab_size=0",
-        ),
+        ({"vocab_size": 256}, r"model\.vocab_size=256: the tokenizer has 362; set model\.vocab_si"),
         ({"length": 10**6}, r"less than.*data\.length=1000000"),
-        (
-            {"tokenizer": "byte_bpe", "tokens": 100},
-            r"data\.tokenizer\.vocab_size=100: byte_bpe needs at least 362",
-        ),
+        ({"tokenizer": "byte_bpe", "tokens": 100}, r"vocab_size=100: byte_bpe needs at least 362"),
         ({"path": "/no/such/file"}, r"data\.path='/no/such/file':.*no such file"),
         ({"objective": "seq2seq"}, r"documents\.jsonl:1: no text under 'source'"),
         ({"objective": "masked_lm", "length": 4}, r"data\.length=4: too short for masked_lm"),
@@ -241,11 +228,8 @@ def test_what_cannot_work(experiment, cfg, message):
 
 
 def test_a_vocabulary_without_the_tokens_an_objective_needs(experiment, tmp_path):
-    import tokenizers
-
-    words = tokenizers.Tokenizer(
-        tokenizers.models.WordLevel({"<unk>": 0, "</s>": 1}, unk_token="<unk>")
-    )
+    vocabulary = {"<unk>": 0, "</s>": 1}
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
     words.save(str(tmp_path / "t.json"))
     with pytest.raises(ConfigError, match=r"has no cls_id, mask_id, which masked_lm needs"):
         open_dataset(experiment("masked_lm", tokenizer_path=str(tmp_path / "t.json")))

@@ -18,11 +18,6 @@ def read(path, fields=TEXT):
     return list(open_source(DataConfig(path=str(path)), fields).documents())
 
 
-def test_a_file_is_a_document(tmp_path):
-    (tmp_path / "a.txt").write_text("héllo\n\nworld\n")
-    assert read(tmp_path / "a.txt") == [("héllo\n\nworld\n",)]
-
-
 def test_a_folder_in_order_with_gz_and_jsonl_and_without_hidden_files(tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / ".git").mkdir()
