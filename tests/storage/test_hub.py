@@ -1,6 +1,5 @@
 """Models on the Hugging Face Hub, against a stand-in on loopback."""
 
-import json
 import shutil
 
 import huggingface_hub.constants as constants
@@ -17,6 +16,7 @@ from flaxformer_lite.storage.hub import push
 from flaxformer_lite.storage.stores import StorageError
 from tests import hub as stand_in
 from tests.cli import models
+from tests.objectives.tables import write_rows
 from tests.training import tiny_runs
 
 NAME = "hf://org/tiny"
@@ -127,11 +127,10 @@ def test_the_card_of_a_run_has_its_data_metrics_and_config(tmp_path):
     cfg = tiny_runs.config(tmp_path, "gpt2", train={"init_from": "hf://org/tiny", "steps": 4})
     (tmp_path / "checkpoints" / "4").mkdir(parents=True)
     run_inputs.write_inputs(tmp_path, cfg, models.tokenizer())
-    lines = ({"step": step, "split": "eval", "perplexity": 9.0 - step} for step in (2, 4))
-    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    assert "pipeline_tag: fill-mask" in make_card(
-        "hf://org/b", bert.config("tiny"), 1, CardSource()
-    )
+    rows = [{"step": step, "split": "eval", "perplexity": 9.0 - step} for step in (2, 4)]
+    write_rows(tmp_path / "metrics.jsonl", rows)
+    masked = make_card("hf://org/b", bert.config("tiny"), 1, CardSource())
+    assert "pipeline_tag: fill-mask" in masked
     text = make_card("hf://org/new", cfg.model, 1234, CardSource(base="org/tiny", run=tmp_path))
     assert "base_model: org/tiny" in text and "# new\n" in text
     assert "A `gpt2` of 1,234 parameters" in text and "objective `causal_lm`" in text
