@@ -47,38 +47,36 @@ def uninterrupted(folder):
 
 
 def losses(workdir):
-    return {
-        r["step"]: (r["loss"], r["grad_norm"])
-        for r in metrics.read(workdir / "metrics.jsonl")
-        if r["split"] == "train"
-    }
+    records = metrics.read(workdir / "metrics.jsonl")
+    return {r["step"]: (r["loss"], r["grad_norm"]) for r in records if r["split"] == "train"}
+
+
+def trained(examples):
+    """Those that were trained on, and not made ahead."""
+    return {example for example in examples if example[0] < STEPS * BATCH}
 
 
 def test_losses_of_one_process_and_each_example_once_in_order(folder, uninterrupted):
     workdir, _, made = uninterrupted
-    whole = {
-        example
-        for example in launched.alone(folder, folder / "alone", {**SETTINGS, **ONE})
-        if example[0] < STEPS * BATCH
-    }
-    np.testing.assert_allclose(
-        list(losses(workdir).values()), list(losses(folder / "alone").values()), rtol=1e-5
-    )
+    whole = trained(launched.alone(folder, folder / "alone", {**SETTINGS, **ONE}))
+    same_losses(workdir, folder / "alone")
     assert len(losses(workdir)) == STEPS
-    trained = [{example for example in examples if example[0] < STEPS * BATCH} for examples in made]
-    assert not trained[0] & trained[1] and len(trained[0]) == len(trained[1]) == STEPS * BATCH // 2
-    assert trained[0] | trained[1] == whole
-    assert (
-        max(collections.Counter(example for examples in made for example in examples).values()) == 1
-    )
+    first, second = map(trained, made)
+    assert not first & second and len(first) == len(second) == STEPS * BATCH // 2
+    assert first | second == whole
+    assert max(collections.Counter(made[0] + made[1]).values()) == 1
+
+
+def same_losses(workdir, due):
+    found, due = (list(losses(one).values()) for one in (workdir, due))
+    np.testing.assert_allclose(found, due, rtol=1e-5)
 
 
 def test_only_process_0_writes_text_and_one_prepares_the_data(uninterrupted):
     workdir, ((out, err, code), other), _ = uninterrupted
     assert code == 0 and "4 of 4 cpu in 2 processes" in out and "0 after step two" in out
-    assert all(
-        line.startswith(("tokenizing: 0.0 MB", "waiting for")) for line in err.splitlines()
-    ), err
+    told = ("tokenizing: 0.0 MB", "waiting for")
+    assert all(line.startswith(told) for line in err.splitlines()), err
     assert other == ("", "", 0)
     assert {p.name for p in (workdir / "checkpoints").iterdir()} == {"3", "6"}
     parts = {p.name for p in (workdir / "checkpoints" / "6" / "state").glob("ocdbt.process_*")}
@@ -137,20 +135,15 @@ def test_the_loss_of_a_process_during_the_first_save_is_told(folder, killed, pat
 
 @pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_fewer_devices_go_on_to_rounding(folder, uninterrupted, devices, capsys):
-    workdir = folder / f"on{devices}"
-    shutil.copytree(uninterrupted[0], workdir)
+    workdir = shutil.copytree(uninterrupted[0], folder / f"on{devices}")
     shutil.rmtree(workdir / "checkpoints" / str(STEPS))
     parts = min(2, devices)
     mesh = {"mesh.data": devices // parts, "mesh.fsdp": parts, "mesh.tensor": 1}
     made = launched.alone(folder, workdir, {**SETTINGS, **mesh})
     said = capsys.readouterr().out
     assert "after step 3" in said and "mesh.tensor; equal to rounding" in said
-    np.testing.assert_allclose(
-        list(losses(workdir).values()), list(losses(uninterrupted[0]).values()), rtol=1e-5
-    )
-    assert sorted(at for at, _ in made if at < STEPS * BATCH) == list(
-        range(3 * BATCH, STEPS * BATCH)
-    )
+    same_losses(workdir, uninterrupted[0])
+    assert sorted(at for at, _ in trained(made)) == list(range(3 * BATCH, STEPS * BATCH))
 
 
 @pytest.mark.nightly  # how they compare: tests/runtime/test_processes.py
