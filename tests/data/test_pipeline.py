@@ -110,12 +110,12 @@ def test_randomness_differs_between_epochs(numbers):
 
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_held_out_once_through_and_filled_up_with_weightless_examples(numbers, count):
-    data = numbers["eval"]
     own = np.split(np.arange(4), count)
-    parts = [list(data.batches(batch_size=4, seed=9, rows=rows)) for rows in own]
+    parts = [list(numbers["eval"].batches(batch_size=4, seed=9, rows=rows)) for rows in own]
     assert [len(part) for part in parts] == [3] * count
-    rows = np.concatenate([batch["inputs"]["row"] for part in parts for batch in part])
-    weights = np.concatenate([batch["targets"]["weights"] for part in parts for batch in part])
+    batches = list(itertools.chain(*parts))
+    rows = np.concatenate([batch["inputs"]["row"] for batch in batches])
+    weights = np.concatenate([batch["targets"]["weights"] for batch in batches])
     assert np.sort(rows[weights > 0]).tolist() == list(range(10)) and weights.sum() == 10
 
 
@@ -165,9 +165,7 @@ def test_every_objective_end_to_end(experiment, name):
     first = take(data.batches(batch_size=8, seed=3), 3)
     (again,) = take(data.batches(batch_size=8, seed=3, start_step=2), 1)
     assert rows_of(first[2]) == rows_of(again)
-    assert {key: x.shape[0] for key, x in first[0]["inputs"].items()} == dict.fromkeys(
-        first[0]["inputs"], 8
-    )
+    assert {len(x) for x in first[0]["inputs"].values()} == {8}
     held_out = open_dataset(experiment(name), "eval")
     assert held_out.fingerprint == data.fingerprint
     assert len(list(held_out.batches(batch_size=8))) == -(-held_out.num_examples // 8)
@@ -177,21 +175,21 @@ def test_every_objective_end_to_end(experiment, name):
 def test_unigram_loss_and_bytes_per_token_by_hand(experiment):
     data = open_dataset(experiment())
     held_out = open_dataset(experiment(), "eval")
+
+    def labels(targets):
+        return targets["labels"][targets["weights"] > 0]
+
     counts = np.ones(data.vocab_size)
     for row in range(data.num_examples):
-        targets = data.example(row, 0, 0)["targets"]
-        np.add.at(counts, targets["labels"][targets["weights"] > 0], 1)
-    losses = []
-    sizes = []
-    for batch in held_out.batches(batch_size=4):
-        labels = batch["targets"]["labels"][batch["targets"]["weights"] > 0]
-        losses.extend(-np.log(counts[labels] / counts.sum()))
-        # of the bytes tokenizer: one byte a token, none for the end
-        sizes.extend(labels != data.tokenizer.eos_id)
+        np.add.at(counts, labels(data.example(row, 0, 0)["targets"]), 1)
+    told = np.concatenate([labels(b["targets"]) for b in held_out.batches(batch_size=4)])
     seen = label_counts(held_out, "train")
-    assert unigram_loss(held_out, seen) == pytest.approx(np.mean(losses))
+    assert unigram_loss(held_out, seen) == pytest.approx(
+        -np.log(counts / counts.sum())[told].mean()
+    )
     assert unigram_loss(data, label_counts(data, "train")) == unigram_loss(held_out, seen)
-    assert bytes_per_target(data) == pytest.approx(np.mean(sizes))
+    # of the bytes tokenizer: one byte a token, none for the end
+    assert bytes_per_target(data) == pytest.approx((told != data.tokenizer.eos_id).mean())
 
 
 def test_bytes_per_token_of_a_trained_tokenizer(experiment):

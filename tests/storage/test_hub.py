@@ -55,19 +55,19 @@ def test_a_model_is_downloaded_without_what_is_not_read(hub, folder, tmp_path):
 def test_the_cache_is_read_where_there_is_no_network(hub, folder, monkeypatch, caplog):
     hub.add("org/tiny", folder)
     hub.models["org/tiny"]["pytorch_model.bin"] = b"0"  # is not downloaded, nor missed
+    forbidden = pytest.raises(StorageError, match=r"is not in .*, and HF_HUB_OFFLINE forbids")
     load_tokenizer(NAME)
-    with monkeypatch.context() as offline:
+    with monkeypatch.context() as offline, forbidden:
         offline.setattr(constants, "HF_HUB_OFFLINE", True)
-        with pytest.raises(StorageError, match=r"is not in .*, and HF_HUB_OFFLINE forbids"):
-            load_pretrained(NAME)  # the cache has its tokenizer alone
+        load_pretrained(NAME)  # the cache has its tokenizer alone
     load_pretrained(NAME)
     resolve_path._from_hub.cache_clear()
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    load_pretrained(NAME)
-    assert not caplog.messages
-    with pytest.raises(StorageError, match=r"is not in .*, and HF_HUB_OFFLINE forbids"):
-        load_pretrained("hf://org/other")
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    with monkeypatch.context() as offline:
+        offline.setattr(constants, "HF_HUB_OFFLINE", True)
+        load_pretrained(NAME)
+        assert not caplog.messages
+        with forbidden:
+            load_pretrained("hf://org/other")
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
     resolve_path._from_hub.cache_clear()
     load_pretrained(NAME)
