@@ -1,6 +1,7 @@
 """Bad command lines: one line on stderr, exit code 2, no traceback; and the words that command
 lines are made of."""
 
+import logging
 import re
 import signal
 import subprocess
@@ -200,6 +201,15 @@ def test_flags_and_fields_reach_the_run_in_either_spelling(handlers, monkeypatch
     due = {"coordinator": "host:1", "num_processes": 2, "process_id": 1, "start_timeout": 300}
     due |= {"peer_timeout": 60, "stopped_code": 0, "allow_plugins": False}
     assert joining == due
+
+
+def test_libraries_may_log_again_after_a_run(handlers, monkeypatch, tmp_path):
+    root = logging.getLogger()
+    during = []
+    before = root.level
+    monkeypatch.setattr(launch, "main", lambda *_, **__: during.append(root.level))
+    main(["train", CONFIG, f"--workdir={tmp_path}"])
+    assert during == [logging.CRITICAL] and root.level == before <= logging.WARNING
 
 
 def test_only_names_of_flags_are_respelled():

@@ -145,3 +145,24 @@ def test_nothing_is_left_of_a_conversion_that_failed(tmp_path, capsys):
         convert(folder, tmp_path / "out")
     assert "truncated" in capsys.readouterr().err
     assert [p.name for p in tmp_path.iterdir()] == ["gpt2"]
+
+
+@pytest.mark.nightly
+def test_every_path_may_lead_through_the_folder_above(tmp_path, monkeypatch, capsys):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "data").mkdir()
+    cfg = tiny_runs.config(tmp_path / "data", train={"steps": 1, "sample_tokens": 0})
+    monkeypatch.chdir(tmp_path / "here")
+    data = dataclasses.replace(cfg.data, path="../data/text.jsonl", cache="../data/cache")
+    cfg = dataclasses.replace(cfg, data=data)
+    above = Path("../runs/rel")
+    flaxformer_lite.run(cfg, above)
+    flaxformer_lite.run(tiny_runs.steps(cfg, 2), above)
+    assert workdir.read_run(above).step == 2
+    flaxformer_lite.run(tiny_runs.steps(cfg, 1, init_from="../runs/rel"), Path("../runs/other"))
+    convert(above, "../out/weights")
+    written = []
+    for folder in (str(above), "../out/weights"):
+        main(["generate", "--model", folder, "--prompt", "The ", "--max_new_tokens", "2"])
+        written.append(capsys.readouterr().out.splitlines()[-1])
+    assert written[0] == written[1]

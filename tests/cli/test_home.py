@@ -23,21 +23,27 @@ ROOT = Path(__file__).parents[2]
 SUFFIXES = ("", ".jsonl", ".npy", ".html", ".onnx")
 
 
-def parsed(value):
-    """Returns (command, argument, parsed value or error) of each argument that takes a path."""
-    found = []
+def actions():
+    """Yields (command, argument) of all command lines."""
     for name, command in COMMANDS.items():
         parser = argparse.ArgumentParser()
         command.add_arguments(parser)
         for action in private_names.flags(parser):
-            if action.type in (None, int, float) or action.type.__name__ == "text":
-                continue
-            for suffix in SUFFIXES:
-                try:
-                    found.append((name, action.dest, action.type(f"{value}{suffix}")))
-                except argparse.ArgumentTypeError as error:
-                    if "no such home folder" in str(error):
-                        found.append((name, action.dest, error))
+            yield name, action
+
+
+def parsed(value):
+    """Returns (command, argument, parsed value or error) of each argument that takes a path."""
+    found = []
+    for name, action in actions():
+        if action.type in (None, int, float) or action.type.__name__ == "text":
+            continue
+        for suffix in SUFFIXES:
+            try:
+                found.append((name, action.dest, action.type(f"{value}{suffix}")))
+            except argparse.ArgumentTypeError as error:
+                if "no such home folder" in str(error):
+                    found.append((name, action.dest, error))
     return found
 
 

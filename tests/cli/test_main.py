@@ -16,6 +16,7 @@ from flaxformer_lite import __main__ as door
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.runtime import invocation
 from tests.cli import models
+from tests.cli.test_home import actions
 
 ROOT = Path(__file__).parents[2]
 
@@ -78,6 +79,13 @@ def test_versions(capsys):
     for command in (["--version"], ["train", "--version"]):
         door.main(command)
         assert capsys.readouterr().out == f"flaxformer_lite {versions}\n"
+
+
+def test_flags_are_declared_with_underscores():
+    """A hyphen on the command line becomes one before flags are looked up."""
+    flags = [(name, flag) for name, action in actions() for flag in action.option_strings]
+    assert {name for name, _ in flags} == set(door.COMMANDS)
+    assert not [flag for _, flag in flags if "-" in flag.removeprefix("--")[1:]]
 
 
 @pytest.mark.parametrize("errors", ["strict", "surrogateescape"])  # of stdin, by the locale

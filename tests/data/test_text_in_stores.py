@@ -1,7 +1,6 @@
 """Text, tables and token ids in a store read as the same files on a disk do."""
 
 import gzip
-from datetime import timedelta
 
 import numpy as np
 import pyarrow
@@ -12,7 +11,7 @@ from flaxformer_lite.config import ConfigError, DataConfig, TokenizerConfig
 from flaxformer_lite.data import table, token_files
 from flaxformer_lite.data.corpus import open_corpus
 from flaxformer_lite.data.text import open_source
-from flaxformer_lite.storage import remote, stores
+from flaxformer_lite.storage import remote
 from flaxformer_lite.storage.stores import StorageError
 from flaxformer_lite.text.tokenizer import Bytes
 from tests import object_stores as storage
@@ -151,15 +150,3 @@ def test_what_cannot_be_read_names_field_and_address(bucket, there):
         storage.write(f"{bucket.url}/bad/{name}", content)
         with pytest.raises(ConfigError, match=rf"data.path='{bucket.url}/bad/{message}"):
             documents(f"{bucket.url}/bad/{name}")
-
-
-def test_failures_in_the_middle_of_a_stream_are_mended(there, bucket, folder, monkeypatch):
-    monkeypatch.setattr(stores, "PAUSE", timedelta(milliseconds=1))
-    monkeypatch.setattr(stores, "LONGEST_PAUSE", timedelta(milliseconds=20))
-    stores._client.cache_clear()
-    monkeypatch.setattr(remote, "BLOCK", 4096)
-    source = open_source(DataConfig(path=f"{there}/b.jsonl"), TEXT)
-    bucket.fail(503, times=4, on=r"GET .*(alt=media|b\.jsonl\?)")
-    assert list(source.documents()) == documents(folder / "b.jsonl")
-    assert not bucket.faults
-    stores._client.cache_clear()

@@ -82,6 +82,9 @@ def test_numbers_of_numpy_and_lists_are_read():
     due = {"stop_strings": ("end",), "suppress_tokens": (4, 5), "early_stopping": True}
     assert found == make_settings(max_new_tokens=3, eos_token_id=2, temperature=0.5, **due)
     assert found.eos == (2,) and make_settings(max_new_tokens=1, eos_token_id=[3, 4]).eos == (3, 4)
+    for is_sampled, temperature in ((True, 0.7), (False, 0.0)):  # says nothing new
+        own = {"max_new_tokens": 3, "temperature": temperature}
+        assert make_settings(do_sample=is_sampled, **own) == make_settings(**own)
 
 
 @pytest.mark.parametrize(
@@ -112,10 +115,3 @@ def test_numbers_of_numpy_and_lists_are_read():
 def test_values_of_another_kind(name, value, message):
     with pytest.raises(ConfigError, match=message):
         make_settings(**{"max_new_tokens": 3, name: value})
-
-
-def test_do_sample_beside_a_temperature_says_nothing_new():
-    assert make_settings(max_new_tokens=3, do_sample=True, temperature=0.7) == make_settings(
-        max_new_tokens=3, temperature=0.7
-    )
-    assert make_settings(max_new_tokens=3, do_sample=False) == make_settings(max_new_tokens=3)

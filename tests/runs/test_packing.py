@@ -41,7 +41,7 @@ MODEL = {"vocab_size": 0, "max_length": LENGTH, "pad_token_id": 0, "number": 1}
 
 
 # decoders that write, and a softmax over padding too
-PADDED = {"dpo", "instruction", "late_interaction", "text_to_text", "question_answering"}
+PADDED = {"dpo", "grpo", "instruction", "late_interaction", "text_to_text", "question_answering"}
 
 
 @pytest.mark.parametrize("name", daily(TASKS, ("multiple_choice",)))
