@@ -86,9 +86,8 @@ def test_squads_own_file_has_a_row_per_question(tmp_path):
 
 def test_tabs_with_lone_quotes_are_text(tmp_path):
     (tmp_path / "sst.tsv").write_text('sentence\tlabel\n"tis good\t1\n')
-    assert read_table(str(tmp_path / "sst.tsv"), "data.path").rows == [
-        {"sentence": '"tis good', "label": "1"}
-    ]
+    (row,) = read_table(str(tmp_path / "sst.tsv"), "data.path").rows
+    assert row == {"sentence": '"tis good', "label": "1"}
 
 
 @pytest.mark.parametrize(

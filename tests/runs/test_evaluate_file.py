@@ -41,10 +41,8 @@ def test_another_text_is_read_by_the_tokenizer_of_the_run(tmp_path):
         trained._replace(fitted={"counts": [1, 2]}).baseline(data)
     own = (tmp_path / "other.jsonl").read_text()
     (tmp_path / "body.jsonl").write_text(own.replace('"text":', '"body":'))
-    with pytest.raises(
-        ConfigError,
-        match=r"no text under 'text' \(keys: .*'body'\); set the field, --columns=text=body\.",
-    ):
+    said = r"no text under 'text' \(keys: .*'body'\); set the field, --columns=text=body\."
+    with pytest.raises(ConfigError, match=said):
         open_file(trained, str(tmp_path / "body.jsonl"))
     sources = {
         name: SourceConfig(path=cfg.data.path, text_field="body") for name in ("web", "code")

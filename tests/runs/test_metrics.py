@@ -41,9 +41,6 @@ def test_damaged_lines_are_dropped_with_a_notice_and_a_cut_one_without(tmp_path)
     ]
     (tmp_path / "metrics.jsonl").write_bytes(b"\n".join(lines))
     recorder = Recorder(tmp_path, 9)
-    assert (
-        [record["step"] for record in recorder.history]
-        == [1, 4]
-        == [r["step"] for r in read(tmp_path / "metrics.jsonl")]
-    )
+    for kept in (recorder.history, read(tmp_path / "metrics.jsonl")):
+        assert [record["step"] for record in kept] == [1, 4]
     assert "line 2, 3, 4, 5; dropped" in recorder.notices[0] and Recorder(tmp_path, 9).notices == []
