@@ -80,7 +80,7 @@ def run_here(room, commands):
 @pytest.mark.parametrize(
     "commands",
     [
-        ["train", "generate", "embed"],
+        ["train", "embed"],
         *(pytest.param([name], id=name, marks=pytest.mark.nightly) for name in LINES),
     ],
 )

@@ -268,10 +268,10 @@ def test_other_addresses_are_refused(url, message):
     assert "HIDDEN" not in str(error.value)
 
 
-def test_a_forked_process_is_refused_what_its_parent_has_used(bucket):
+def test_a_forked_process_is_refused_what_its_parent_has_used(gcs):
     """In a process of its own, without the threads of this one."""
-    storage.write(f"{bucket.url}/f", CONTENT)
-    size = f"remote.find('{bucket.url}/f').size"
+    storage.write(f"{gcs.url}/f", CONTENT)
+    size = f"remote.find('{gcs.url}/f').size"
     program = (
         "import os, sys\nfrom flaxformer_lite.storage import remote\n"
         f"{size}\nif not os.fork():\n    {size}\nelse:\n    sys.exit(os.wait()[1] >> 8)\n"
