@@ -6,6 +6,7 @@ from pathlib import Path
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.columns import by_role
 from flaxformer_lite.data.table import Table, read_table
+from flaxformer_lite.data.text_encoding import lines
 from flaxformer_lite.files.read import quote_value
 from flaxformer_lite.inference.retrieval import Collected
 from flaxformer_lite.objectives.tables.sentence_embeddings import SentenceEmbeddings, texts_of_row
@@ -100,11 +101,11 @@ def _by_id(ids: Mapping[str, str]) -> dict[str, str]:
 def _lines(path: str) -> list[str]:
     if not path:
         return []
+    where = f"--corpus={path}"
     file = Path(path)
     if not file.is_file():
-        raise ConfigError(f"--corpus={path}: no such file.")
-    lines = file.read_text(encoding="utf-8").splitlines()
-    return [line for line in lines if line.strip()]
+        raise ConfigError(f"{where}: no such file.")
+    return [line.rstrip("\r\n") for line in lines(file, where) if line.strip()]
 
 
 def _folder(path: Path) -> Path | None:

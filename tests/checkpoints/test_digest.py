@@ -51,9 +51,8 @@ def test_on_the_host_and_on_devices_as_defined(dtype, monkeypatch):
 def test_scalars_and_nothing(monkeypatch):
     assert content(np.full((), 3, np.float32)) == by_hand(np.full((), 3, np.float32))
     assert content(jnp.zeros((0, 3))) == "0" * 16
-    assert digest.describe_leaves({"x": jax.ShapeDtypeStruct((2,), jnp.float32)}) == {
-        "x": ["float32", [2], ""]
-    }
+    described = digest.describe_leaves({"x": jax.ShapeDtypeStruct((2,), jnp.float32)})
+    assert described == {"x": ["float32", [2], ""]}
 
 
 @pytest.mark.parametrize(

@@ -10,19 +10,14 @@ def test_what_a_run_does_not_read_again_is_not_copied(gcs, tmp_path):
     others += ["caches/tokens-1/complete.json", "caches/tokens-1/ids"]
     objects.write_all(dict.fromkeys([*own, *others, "checkpoints/3/meta/metadata"], b"{}"))
     fetch(str(objects), tmp_path)
-    found = {
-        path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()
-    }
-    assert found == {*own}
-    assert not [
-        request for request in gcs.seen if "corpus" in request and request.startswith("GET")
-    ]
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {path.relative_to(tmp_path).as_posix() for path in files} == {*own}
+    assert not any("corpus" in request for request in gcs.seen if request.startswith("GET"))
 
 
 def test_folders_that_a_console_made_are_no_files(bucket, tmp_path):
-    Objects(bucket.url).write_all(
-        {"made/": b"", "made/tokenizer/": b"", "made/tokenizer/tokenizer.bytes": b"{}"}
-    )
+    made = {"made/": b"", "made/tokenizer/": b"", "made/tokenizer/tokenizer.bytes": b"{}"}
+    Objects(bucket.url).write_all(made)
     fetch(f"{bucket.url}/made", tmp_path)
     assert (tmp_path / "tokenizer/tokenizer.bytes").read_bytes() == b"{}"
 
@@ -35,7 +30,5 @@ def test_each_process_sends_what_it_alone_writes(gcs):
         with open_mirror(place, lock) as first:
             (first.folder / "metrics.jsonl").write_bytes(b"of process 0, now")
         (other.folder / "profile-1.txt").write_bytes(b"of process 1")
-    assert (
-        objects.read("metrics.jsonl") == b"of process 0, now"
-        and objects.read("profile-1.txt") == b"of process 1"
-    )
+    assert objects.read("metrics.jsonl") == b"of process 0, now"
+    assert objects.read("profile-1.txt") == b"of process 1"

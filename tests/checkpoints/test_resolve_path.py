@@ -40,12 +40,9 @@ def sent(folder, url):
 
 def read(bucket, name):
     """The requests for the content of objects with this ending."""
-    content = [
-        r
-        for r in bucket.seen
-        if r.startswith("GET") and ("alt=media" in r or f"GET /{bucket.url[5:]}/" in r)
-    ]
-    return [request for request in content if request.partition("?")[0].endswith(name)]
+    marks = ("alt=media", f"GET /{bucket.url[5:]}/")
+    gets = [r for r in bucket.seen if r.startswith("GET") and any(mark in r for mark in marks)]
+    return [request for request in gets if request.partition("?")[0].endswith(name)]
 
 
 def equal(a, b):
@@ -62,35 +59,29 @@ def test_shards_tokenizer_labels_and_settings_are_those_of_the_disk(bucket, tmp_
     assert model.source == shards
     url = sent(folder, f"{bucket.url}/gpt2")
     assert load_tokenizer(url).encode("zero one") == load_tokenizer(folder).encode("zero one")
-    assert published_settings(url) == published_settings(folder) and load_labels(
-        url
-    ) == load_labels(folder)
+    assert published_settings(url) == published_settings(folder)
+    assert load_labels(url) == load_labels(folder)
     labels = sent(ROOT / "bert_sequence_classification", f"{bucket.url}/bert")
     assert load_labels(labels) == load_labels(ROOT / "bert_sequence_classification")
 
 
 def test_only_what_is_read_is_copied_and_only_once(bucket, tmp_path):
     url = sent(models.directory(tmp_path / "gpt2"), f"{bucket.url}/once")
-    for name in (
-        "flax_model.msgpack",
-        "pytorch_model.bin",
-        "onnx/model.onnx",
-        "checkpoint-9/model.safetensors",
-        "a.png",
-    ):
+    others = ("flax_model.msgpack", "pytorch_model.bin", "onnx/model.onnx", "a.png")
+    for name in (*others, "checkpoint-9/model.safetensors"):
         storage.write(f"{url}/{name}", b"not read")
     bucket.seen.clear()
     load_tokenizer(url)
     assert not read(bucket, "safetensors")
     _, before = load_pretrained(url)
     assert len(read(bucket, "model.safetensors")) == 1
-    assert not [name for name in ("msgpack", ".bin", "onnx", ".png") if read(bucket, name)]
+    assert not read(bucket, others)
     bucket.seen.clear()
     assert equal(load_pretrained(url)[1], before)
     # but is asked for changes
     assert bucket.seen and not read(bucket, ("safetensors", "tokenizer.json"))
-    remote.upload(ROOT / "gpt2_lm" / "config.json", f"{url}/config.json")
-    remote.upload(ROOT / "gpt2_lm" / "model.safetensors", f"{url}/model.safetensors")
+    for name in ("config.json", "model.safetensors"):
+        remote.upload(ROOT / "gpt2_lm" / name, f"{url}/{name}")
     assert equal(load_pretrained(url)[1], load_pretrained(ROOT / "gpt2_lm")[1])
 
 
@@ -99,10 +90,7 @@ def test_what_has_no_model_says_so(bucket):
         load_pretrained(f"{bucket.url}/nothing")
     storage.write(f"{bucket.url}/pickle/config.json", b"{}")
     storage.write(f"{bucket.url}/pickle/pytorch_model.bin", b"")
-    with pytest.raises(
-        StorageError,
-        match=r"pickle/pytorch_model.bin:.*pickle.* not read here",
-    ):
+    with pytest.raises(StorageError, match=r"pickle/pytorch_model.bin:.*pickle.* not read here"):
         load_pretrained(f"{bucket.url}/pickle")
 
 
@@ -112,19 +100,16 @@ def test_a_model_goes_out_and_comes_back(bucket, tmp_path):
     url = f"{bucket.url}/out"
     save_pretrained(url, model, params, shard_bytes=9_000)
     names = {str(file).removeprefix(f"{url}/") for file in remote.find_below(url)}
-    assert {"config.json", "model.safetensors.index.json", "tokenizer.json"} < names and len(
-        names
-    ) > 6
+    assert {"config.json", "model.safetensors.index.json", "tokenizer.json"} < names
+    assert len(names) > 6
     assert equal(load_pretrained(url)[1], params)
     storage.write(f"{url}/README.md", b"mine")
     writes = len(bucket.seen)
     save_pretrained(url, load_pretrained(url)[0], params)  # its tokenizer comes from where it lies
     names = {str(file).removeprefix(f"{url}/") for file in remote.find_below(url)}
-    assert (
-        "model.safetensors" in names
-        and "README.md" in names
-        and not [n for n in names if "-of-" in n or "index" in n]
-    )
+    assert "model.safetensors" in names
+    assert "README.md" in names
+    assert not [n for n in names if "-of-" in n or "index" in n]
     assert load_tokenizer(url).encode("zero one") == load_tokenizer(folder).encode("zero one")
     changes = [r.partition("?")[0] for r in bucket.seen[writes:] if r.startswith(("PUT", "DELETE"))]
     if bucket.url.startswith("s3"):
@@ -158,19 +143,16 @@ def test_a_kill_while_a_model_is_replaced_leaves_none_and_the_next_try_succeeds(
 def test_other_peoples_places_are_not_taken(gcs, tmp_path):
     model, params = load_pretrained(models.directory(tmp_path / "gpt2"))
     storage.write(f"{gcs.url}/photos/a.png", b"")
-    with pytest.raises(
-        ConfigError,
-        match=r"photos: holds a.png and no config.json",
-    ):
-        save_pretrained(f"{gcs.url}/photos", model, params)
     storage.write(f"{gcs.url}/run/checkpoints/8/x", b"")
-    with pytest.raises(ConfigError, match=r"run: is a training workdir"):
-        save_pretrained(f"{gcs.url}/run", model, params)
+    for name, said in (
+        ("photos", r"photos: holds a.png and no config.json"),
+        ("run", r"run: is a training workdir"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            save_pretrained(f"{gcs.url}/{name}", model, params)
+    adapter = load_pretrained(ROOT / "gpt2_lm", adapter=ROOT / "adapters" / "gpt2_lm")
     with pytest.raises(ConfigError, match=r"photos: exists without a config.json .*and is"):
-        save_adapter(
-            f"{gcs.url}/photos",
-            *load_pretrained(ROOT / "gpt2_lm", adapter=ROOT / "adapters" / "gpt2_lm"),
-        )
+        save_adapter(f"{gcs.url}/photos", *adapter)
 
 
 def test_convert_reads_and_writes_addresses(gcs, tmp_path, capsys):
@@ -208,18 +190,13 @@ def test_what_a_killed_conversion_leaves_on_the_disk_goes_with_the_next_to_the_s
 
 
 def test_a_sentence_encoder_brings_its_layers(gcs):
-    folder = next(
-        path for path in (ROOT / "sentences").iterdir() if (path / "modules.json").exists()
-    )
+    folders = (ROOT / "sentences").iterdir()
+    folder = next(path for path in folders if (path / "modules.json").exists())
     url = sent(folder, f"{gcs.url}/sentences")
     here = read_sentence_layers(folder)
     there = read_sentence_layers(resolve_path.fetch_model(url, weights=False))
-    assert (there.pooling, there.limit, there.normalize, len(there.dense)) == (
-        here.pooling,
-        here.limit,
-        here.normalize,
-        len(here.dense),
-    )
+    assert len(there.dense) == len(here.dense)
+    assert there._replace(dense=()) == here._replace(dense=())
 
 
 def test_addresses_are_as_long_as_a_store_allows_and_do_not_meet_on_the_disk(gcs):

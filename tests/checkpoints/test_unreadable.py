@@ -31,26 +31,21 @@ TOLD = (
 def run(tmp_path_factory):
     """A run of two steps with a checkpoint of each."""
     folder = tmp_path_factory.mktemp("run")
-    flaxformer_lite.run(
-        tiny_runs.config(folder, train={"steps": 2, "checkpoint_every": 1}), folder / "run"
-    )
+    cfg = tiny_runs.config(folder, train={"steps": 2, "checkpoint_every": 1})
+    flaxformer_lite.run(cfg, folder / "run")
     return folder / "run"
 
 
 def target(folder):
     """Returns the shapes of the state, as the record of its first checkpoint has them."""
-    flat = {}
-    for path, (dtype, shape, _) in read_record(folder / "checkpoints/1")["leaves"].items():
-        flat[path] = jax.ShapeDtypeStruct(shape, dtype)
+    leaves = read_record(folder / "checkpoints/1")["leaves"]
+    flat = {path: jax.ShapeDtypeStruct(shape, dtype) for path, (dtype, shape, _) in leaves.items()}
     return unflatten_dict(flat, sep="/")
 
 
 def restore(folder, shapes):
-    checkpoints = Checkpoints(folder / "checkpoints", keep=3)
-    try:
+    with Checkpoints(folder / "checkpoints", keep=3) as checkpoints:
         return checkpoints.restore(shapes, lambda record: None)
-    finally:
-        checkpoints.close()
 
 
 READERS = {

@@ -27,7 +27,9 @@ from flaxformer_lite.config import ConfigError, fingerprint
 from flaxformer_lite.contrib.time_machine import replay
 from flaxformer_lite.runs import batch_history, evaluate_file
 from flaxformer_lite.runs.start import resume
+from flaxformer_lite.save_model import save_pretrained
 from tests.cli import models
+from tests.cli.models import weights
 from tests.training import tiny_runs
 
 # of ml_collections
@@ -117,6 +119,7 @@ def check(messages):
 
 
 TRAIN = ("--config=../page.py", "--config.data.tokenizer.path=")
+TEACHER = ("--config.objective.name=distillation", "--config.objective.teacher=.")
 COMMANDS = {
     "inspect": ["inspect", "."],
     "compare": ["compare", "."],
@@ -137,13 +140,7 @@ COMMANDS = {
     "data": ["data", "stats", *TRAIN, "--config.train.init_from=."],
     "plan": ["plan", *TRAIN, "--topology=v5e:1x1", "--config.train.init_from=."],
     "verify": ["verify", "--checks=mesh", *TRAIN, "--config.train.init_from=."],
-    "train with a teacher": [
-        "train",
-        *TRAIN,
-        "--workdir=../new",
-        "--config.objective.name=distillation",
-        "--config.objective.teacher=.",
-    ],
+    "train with a teacher": ["train", *TRAIN, "--workdir=../new", *TEACHER],
 }
 
 
@@ -176,9 +173,7 @@ READERS = {
     "open_history": lambda path: batch_history.open_history(Path(path)),
     "before_step": lambda path: replay.before_step(Path(path), 1),
     "read_run": lambda path: workdir.read_run(Path(path)),
-    "save_pretrained": lambda path: save_model.save_pretrained(
-        "../out", *models.weights("gpt2", None), like=path
-    ),
+    "save_pretrained": lambda path: save_pretrained("../out", *weights("gpt2", None), like=path),
 }
 
 
@@ -194,10 +189,7 @@ def test_no_function_imports_what_a_workdir_names(name, here):
 
 def test_a_continued_run_whose_workdir_a_stranger_changed(here, capsys):
     plant(here, "train.trackers[0]", ["evil:X"])
-    inputs = json.loads((here / "config.json").read_text())
-    inputs["config"]["train"]["init_from"] = "somewhere"
-    inputs["hash"] = fingerprint(inputs["config"])
-    (here / "config.json").write_text(json.dumps(inputs))
+    plant(here, "train.init_from", "somewhere")
     with pytest.raises(SystemExit):
         door.main(["train", *TRAIN, "--workdir=.", "--config.train.init_from=somewhere"])
     assert "--allow-plugins" in capsys.readouterr().err
@@ -224,9 +216,8 @@ def test_published_weights_and_adapters_name_no_code(here, tmp_path, capsys):
         assert "model_type='evil:X'" in said.out + said.err
     adapter = tmp_path / "adapter"
     adapter.mkdir()
-    (adapter / "adapter_config.json").write_text(
-        '{"peft_type": "evil:X", "auto_mapping": "evil:X"}'
-    )
+    described = {"peft_type": "evil:X", "auto_mapping": "evil:X"}
+    (adapter / "adapter_config.json").write_text(json.dumps(described))
     (adapter / "adapter_model.safetensors").write_bytes(b"\2\0\0\0\0\0\0\0{}")
     with pytest.raises(ConfigError):
         load_pretrained(models.directory(tmp_path / "plain"), adapter=adapter)
@@ -288,9 +279,6 @@ def test_a_persons_own_plugins_need_the_flag_only_where_no_page_names_them(
 
 def test_the_base_of_an_adapter_is_read_without_its_runs_plugins(here):
     plant(here, "objective.name", "evil:X")
-    inputs = json.loads((here / "config.json").read_text())
-    inputs["config"]["train"]["init_from"] = "path/to/gpt2"
-    inputs["hash"] = fingerprint(inputs["config"])
-    (here / "config.json").write_text(json.dumps(inputs))
+    plant(here, "train.init_from", "path/to/gpt2")
     assert save_model.base_of(str(here)) == "path/to/gpt2"
     assert "evil" not in sys.modules

@@ -20,21 +20,12 @@ from tests.training import tiny_runs
 pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
 
 ROOT = Path(__file__).parents[2]
-CONFIG = (
-    "--config=gpt2_tiny",
-    "--config.data.path=../text.jsonl",
-    "--config.data.cache=../cache",
-    "--config.data.tokenizer.name=bytes",
-    "--config.data.length=32",
-    "--config.train.steps=1",
-    "--config.train.batch_size=8",
-    "--config.train.eval_batches=1",
-    "--config.model.d_model=16",
-    "--config.model.num_heads=2",
-    "--config.model.mlp_dim=32",
-    "--config.model.decoder_layers=1",
-    "--config.model.vocab_size=0",
+FIELDS = (
+    "data.path=../text.jsonl data.cache=../cache data.tokenizer.name=bytes data.length=32"
+    " train.steps=1 train.batch_size=8 train.eval_batches=1 model.d_model=16 model.num_heads=2"
+    " model.mlp_dim=32 model.decoder_layers=1 model.vocab_size=0"
 )
+CONFIG = ("--config=gpt2_tiny", *(f"--config.{field}" for field in FIELDS.split(" ")))
 LINES = {  # in the order of a group, in which the first imports the most
     "train": [*CONFIG, "--workdir=../new"],
     "data": ["stats", *CONFIG],
@@ -89,7 +80,7 @@ def run_here(room, commands):
 @pytest.mark.parametrize(
     "commands",
     [
-        ["train", "generate", "embed"],
+        ["train", "embed"],
         *(pytest.param([name], id=name, marks=pytest.mark.nightly) for name in LINES),
     ],
 )
@@ -109,20 +100,23 @@ def test_every_command_is_here():
     assert set(LINES) == set(COMMANDS)
 
 
-PARTS = """
+FILES = {
+    "near_parts": """
 import dataclasses
 import near_base
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Warm(near_base.Base):
     pass
-"""
-PAGE = """
-import near_page
-
-def get_config():
-    return near_page.config()
-"""
+""",
+    "near_base": "from flaxformer_lite.objectives.text.causal_lm import CausalLm as Base",
+    "near_page": """
+from flaxformer_lite import pages
+config = lambda: pages.get_config('gpt2_tiny')
+""",
+    "mine": "import near_page\nget_config = near_page.config",
+    "stranger": "",
+}
 
 
 def test_a_page_and_the_plugins_that_a_person_names_are_found_with_their_neighbors(
@@ -131,17 +125,9 @@ def test_a_page_and_the_plugins_that_a_person_names_are_found_with_their_neighbo
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
-    Path("near_parts.py").write_text(PARTS)
-    Path("near_base.py").write_text(
-        "from flaxformer_lite.objectives.text.causal_lm import CausalLm as Base"
-    )
-    Path("near_page.py").write_text(
-        "from flaxformer_lite import pages\nconfig = lambda: pages.get_config('gpt2_tiny')"
-    )
-    Path("mine.py").write_text(PAGE)
-    Path("stranger.py").touch()
-    fields = ["--config=mine.py", "--config.objective.name=near_parts:Warm"]
-    values = command_line.config(fields)
+    for name, text in FILES.items():
+        Path(f"{name}.py").write_text(text)
+    values = command_line.config(["--config=mine.py", "--config.objective.name=near_parts:Warm"])
     assert values.objective.name == "near_parts:Warm"
     assert str(tmp_path) not in sys.path
     for name in ("stranger", "other"):

@@ -38,34 +38,31 @@ def alone(folder, text):
     return mean / np.linalg.norm(mean)
 
 
+def run(command, model, *args):
+    main([command, "--model", str(model), *map(str, args)])
+
+
 def test_vectors_are_means_and_padding_does_not_matter(bert, tmp_path, capsys):
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS[1:]) + "\n\n")
     out = tmp_path / "vectors.npy"
-    args = ["--text", TEXTS[0], "--file", str(tmp_path / "texts.txt"), "--out", str(out)]
-    main(["embed", "--model", str(bert), *args])
+    run("embed", bert, "--text", TEXTS[0], "--file", tmp_path / "texts.txt", "--out", out)
     assert "3 vectors of 16" in capsys.readouterr().out
     np.testing.assert_allclose(np.load(out), [alone(bert, text) for text in TEXTS], atol=1e-5)
 
 
 def test_similarities_are_shown(bert, capsys):
-    main(
-        ["embed", "--model", str(bert), *(part for text in TEXTS[:2] for part in ("--text", text))]
-    )
+    run("embed", bert, "--text", TEXTS[0], "--text", TEXTS[1])
     said = capsys.readouterr().out
-    assert (
-        f"{alone(bert, TEXTS[0]) @ alone(bert, TEXTS[1]):.4f}" in said
-        and "1.0000" in said
-        and TEXTS[0] in said
-    )
+    cosine = alone(bert, TEXTS[0]) @ alone(bert, TEXTS[1])
+    assert all(part in said for part in (f"{cosine:.4f}", "1.0000", TEXTS[0]))
 
 
 def test_vectors_of_the_first_token(bert, tmp_path):
     (bert / "1_Pooling").mkdir()
-    (bert / "1_Pooling" / "config.json").write_text(
-        '{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": false}'
-    )
+    pooling = '{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": false}'
+    (bert / "1_Pooling" / "config.json").write_text(pooling)
     out = tmp_path / "vectors.npy"
-    main(["embed", "--model", str(bert), "--text", TEXTS[0], "--text", TEXTS[2], "--out", str(out)])
+    run("embed", bert, "--text", TEXTS[0], "--text", TEXTS[2], "--out", out)
     shutil.rmtree(bert / "1_Pooling")
     due = vectors(bert, TEXTS[0])[0]
     np.testing.assert_allclose(np.load(out)[0], due / np.linalg.norm(due), atol=1e-5)
@@ -73,59 +70,45 @@ def test_vectors_of_the_first_token(bert, tmp_path):
 
 def test_a_long_text_is_cut_and_that_is_said(bert, tmp_path, capsys):
     (bert / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 6}))
-    main(
-        [
-            "embed",
-            "--model",
-            str(bert),
-            "--text",
-            "four " * 9,
-            "--text",
-            "one",
-            "--out",
-            str(tmp_path / "v.npy"),
-        ]
-    )
+    run("embed", bert, "--text", "four " * 9, "--text", "one", "--out", tmp_path / "v.npy")
     (bert / "sentence_bert_config.json").unlink()
     assert "notice: 1 of 2 texts are longer than 6 tokens" in capsys.readouterr().err
 
 
 def test_an_encoder_decoder_gives_its_encoders(tmp_path, capsys):
-    folder = models.directory(tmp_path, "t5")
-    main(["embed", "--model", str(folder), "--text", "one", "--text", "two"])
+    run("embed", models.directory(tmp_path, "t5"), "--text", "one", "--text", "two")
     assert capsys.readouterr().out.count("1.0000") == 2
 
 
-@pytest.mark.parametrize(
-    ("name", "similarity", "weights"), [("sparse", "dot", 7), ("late", "maxsim", 4 * 6)]
-)
-def test_vectors_of_other_kinds_are_saved_and_searched(tmp_path, capsys, name, similarity, weights):
-    model = ["--model", str(ROOT / name)]
+@pytest.mark.parametrize(("name", "similarity"), [("sparse", "dot"), ("late", "maxsim")])
+def test_vectors_of_other_kinds_are_saved_and_searched(tmp_path, capsys, name, similarity):
     out = tmp_path / "vectors.npz"
-    main(["embed", *model, "--text", "zero one", "--out", str(out), "--prompt", ""])
+    run("embed", ROOT / name, "--text", "zero one", "--out", out, "--prompt", "")
     if name == "sparse":
-        assert scipy.sparse.load_npz(out).nnz == weights
+        assert scipy.sparse.load_npz(out).nnz == 7
     else:
         saved = np.load(out)
-        assert saved["vectors"].size == weights and saved["lengths"].tolist() == [4]
+        assert saved["vectors"].size == 4 * 6 and saved["lengths"].tolist() == [4]
     with pytest.raises(SystemExit):
-        main(["embed", *model, "--text", "zero", "--out", str(tmp_path / "vectors.npy")])
+        run("embed", ROOT / name, "--text", "zero", "--out", tmp_path / "vectors.npy")
     assert "are written to a file that ends in .npz" in capsys.readouterr().err
-    (tmp_path / "texts.txt").write_text("zero\none two\n\nthree one zero\n")
-    lines = ["--file", str(tmp_path / "texts.txt"), "--top_k", "2"]
-    main(["similar", *model, "--text", "zero one", *lines])
+    texts = tmp_path / "texts.txt"
+    texts.write_text("zero\none two\n\nthree one zero\n")
+    run("similar", ROOT / name, "--text", "zero one", "--file", texts, "--top_k", "2")
     table = capsys.readouterr().out.splitlines()
     assert table[0].split() == ["zero", "one", similarity] and len(table) == 3
 
 
-def test_texts_and_words_are_not_looked_for_together(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--text zero", "must be given together"),
+        ("--text zero --file FILE --word one", "run the command once for each"),
+        ("--text zero --file FILE", "has no text"),
+    ],
+)
+def test_texts_and_words_are_not_looked_for_together(flags, message, tmp_path, capsys):
     (tmp_path / "texts.txt").write_text("\n")
-    file = ["--file", str(tmp_path / "texts.txt")]
-    for flags, message in (
-        (["--text", "zero"], "must be given together"),
-        (["--text", "zero", *file, "--word", "one"], "run the command once for each"),
-        (["--text", "zero", *file], "has no text"),
-    ):
-        with pytest.raises(SystemExit):
-            main(["similar", "--model", str(ROOT / "sparse"), *flags])
-        assert message in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        run("similar", ROOT / "sparse", *flags.replace("FILE", f"{tmp_path}/texts.txt").split(" "))
+    assert message in capsys.readouterr().err

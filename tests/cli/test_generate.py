@@ -11,10 +11,8 @@ from flaxformer_lite.__main__ import main
 from flaxformer_lite.cli import command_line
 from tests.cli import models
 
-CHAT = (
-    "{{ bos_token }}{% for m in messages %}<{{ m['role'] }}> {{ m['content'] }}\n{% endfor"
-    " %}<assistant>"
-)
+TURN = "<{{ m['role'] }}> {{ m['content'] }}\n"
+CHAT = "{{ bos_token }}{% for m in messages %}" + TURN + "{% endfor %}<assistant>"
 
 
 @pytest.fixture(scope="module")
@@ -22,9 +20,18 @@ def gpt2(tmp_path_factory):
     return models.directory(tmp_path_factory.mktemp("gpt2"))
 
 
+ZERO = ("--prompt", "zero one", "--max_new_tokens")
+
+
 def written(capsys, folder, *args):
     main(["generate", "--model", str(folder), *args])
     return capsys.readouterr().out
+
+
+def refused(capsys, folder, *args):
+    with pytest.raises(SystemExit):
+        main(["generate", "--model", str(folder), *args])
+    return capsys.readouterr().err
 
 
 def greedy(folder, text, tokens):
@@ -44,53 +51,34 @@ def greedy(folder, text, tokens):
 
 def test_the_likeliest_continuation_alone_is_on_stdout(gpt2, capsys):
     expected = greedy(gpt2, "zero one", 6)
-    assert written(capsys, gpt2, "--prompt", "zero one", "--max_new_tokens", "6") == expected + "\n"
+    assert written(capsys, gpt2, *ZERO, "6") == expected + "\n"
 
 
 def test_without_a_length_it_writes_what_fits(gpt2, capsys):
     """The model's positions end at 64, its own length where none is asked for."""
     tokens = 64 - len(load_tokenizer(gpt2).encode("zero one"))
     assert tokens < 64
-    args = ["--prompt", "zero one"]
-    assert written(capsys, gpt2, *args) == written(
-        capsys, gpt2, *args, "--max_new_tokens", str(tokens)
-    )
+    assert written(capsys, gpt2, *ZERO[:2]) == written(capsys, gpt2, *ZERO, str(tokens))
 
 
 @pytest.mark.nightly  # as of tests/inference
 def test_a_stream_is_the_same_text(gpt2, capsys):
-    args = ["--prompt", "zero one", "--max_new_tokens", "9", "--temperature", "1", "--seed", "3"]
+    args = [*ZERO, "9", "--temperature", "1", "--seed", "3"]
     assert written(capsys, gpt2, *args, "--stream") == written(capsys, gpt2, *args)
 
 
 @pytest.mark.nightly
 def test_several_texts_are_numbered_and_a_seed_gives_the_same(gpt2, capsys):
-    args = [
-        "--prompt",
-        "zero",
-        "--prompt",
-        "four five six",
-        "--num_return_sequences",
-        "2",
-        "--temperature",
-        "1",
-    ]
-    args += ["--max_new_tokens", "4"]
-    out = written(capsys, gpt2, *args, "--seed", "1")
-    assert [f"[{n}]" in out for n in range(1, 6)] == [True] * 4 + [False]
-    assert (
-        out
-        == written(capsys, gpt2, *args, "--seed", "1")
-        != written(capsys, gpt2, *args, "--seed", "2")
-    )
+    args = "--prompt zero --prompt four --num_return_sequences 2 --temperature 1 --max_new_tokens 4"
+    first, again, other = (written(capsys, gpt2, *args.split(" "), "--seed", s) for s in "112")
+    assert [f"[{n}]" in first for n in range(1, 6)] == [True] * 4 + [False]
+    assert first == again != other
 
 
 def test_stop_ends_the_text(gpt2, capsys):
-    whole = written(capsys, gpt2, "--prompt", "zero one", "--max_new_tokens", "8").rstrip("\n")
+    whole = written(capsys, gpt2, *ZERO, "8").rstrip("\n")
     stop = next(letter for letter in whole if letter.isascii())
-    cut = written(
-        capsys, gpt2, "--prompt", "zero one", "--max_new_tokens", "8", "--stop", stop
-    ).rstrip("\n")
+    cut = written(capsys, gpt2, *ZERO, "8", "--stop", stop).rstrip("\n")
     assert whole.startswith(cut) and stop in cut and len(cut) < len(whole)
 
 
@@ -100,37 +88,33 @@ def test_an_empty_prompt_begins_with_bos(gpt2, capsys):
 
 
 def test_an_encoder_decoder_writes_its_target(tmp_path, capsys):
-    folder = models.directory(
-        tmp_path, "t5", generation_config={"decoder_start_token_id": 0, "num_beams": 2}
-    )
-    main(["generate", "--model", str(folder), "--prompt", "zero one", "--max_new_tokens", "3"])
+    settings = {"decoder_start_token_id": 0, "num_beams": 2}
+    folder = models.directory(tmp_path, "t5", generation_config=settings)
+    main(["generate", "--model", str(folder), *ZERO, "3"])
     said = capsys.readouterr()
     assert said.out.strip("\n") and "notice: settings of this model: num_beams=2" in said.err
 
 
 def test_the_users_settings_rule_out_the_directorys(tmp_path, capsys):
-    folder = models.directory(
-        tmp_path, generation_config={"do_sample": True, "temperature": 0.7, "top_p": 0.5}
-    )
-    args = ["--prompt", "zero one", "--max_new_tokens", "5"]
-    main(["generate", "--model", str(folder), *args])
+    settings = {"do_sample": True, "temperature": 0.7, "top_p": 0.5}
+    folder = models.directory(tmp_path, generation_config=settings)
+    main(["generate", "--model", str(folder), *ZERO, "5"])
     assert "temperature=0.7, top_k=50, top_p=0.5" in capsys.readouterr().err
     likeliest = greedy(folder, "zero one", 5) + "\n"
-    assert written(capsys, folder, *args, "--temperature", "0") == likeliest
-    assert written(capsys, folder, *args, "--num_beams", "2")
+    assert written(capsys, folder, *ZERO, "5", "--temperature", "0") == likeliest
+    assert written(capsys, folder, *ZERO, "5", "--num_beams", "2")
 
 
 def test_chat_asks_by_the_template(tmp_path, capsys):
     config = {"chat_template": CHAT, "bos_token": "[BOS]", "eos_token": {"content": "[EOS]"}}
     folder = models.directory(tmp_path, tokenizer_config=config)
-    plain = written(capsys, folder, "--prompt", "two", "--max_new_tokens", "6")
-    args = ["--prompt", "two", "--max_new_tokens", "6", "--chat", "--system", "be brief"]
-    asked = written(capsys, folder, *args)
-    assert (
-        asked
-        == greedy(folder, "[BOS]<system> be brief\n<user> two\n<assistant>", 6) + "\n"
-        != plain
-    )
+    args = ["--prompt", "two", "--max_new_tokens", "6"]
+    main(["generate", "--model", str(folder), *args])
+    plain = capsys.readouterr()
+    assert "this model has a chat template; --chat uses it" in plain.err
+    asked = written(capsys, folder, *args, "--chat", "--system", "be brief")
+    due = greedy(folder, "[BOS]<system> be brief\n<user> two\n<assistant>", 6) + "\n"
+    assert asked == due != plain.out
 
 
 @pytest.mark.parametrize("flag", ["--chat_variable", "--chat-variable"])
@@ -141,80 +125,62 @@ def test_a_variable_reaches_the_chat_template(tmp_path, capsys, flag):
     assert written(capsys, folder, *args) == greedy(folder, "two three", 6) + "\n"
     calm = written(capsys, folder, *args, flag, "calm=true")
     assert calm == greedy(folder, "two one", 6) + "\n"
-    with pytest.raises(SystemExit):
-        main(["generate", "--model", str(folder), *args, flag, "calm"])
-    assert "--chat_variable='calm': must be KEY=VALUE" in capsys.readouterr().err
+    said = refused(capsys, folder, *args, flag, "calm")
+    assert "--chat_variable='calm': must be KEY=VALUE" in said
 
 
 def test_special_tokens_of_a_prompt_can_be_text(gpt2, capsys):
     tokenizer = load_tokenizer(gpt2)
-    args = ["--prompt", "one [EOS] two", "--max_new_tokens", "6"]
-    literal = tokenizer.encode("one [EOS] two", allow_special=False)
-    assert (
-        len(literal) > len(tokenizer.encode("one [EOS] two"))
-        and tokenizer.decode(literal) == "one [EOS] two"
-    )
+    text = "one [EOS] two"
+    args = ["--prompt", text, "--max_new_tokens", "6"]
+    literal = tokenizer.encode(text, allow_special=False)
+    assert len(literal) > len(tokenizer.encode(text)) and tokenizer.decode(literal) == text
     model, params = load_pretrained(gpt2)
     rounding = tuple(range(tokenizer.vocab_size, model.cfg.vocab_size))
     ids = generate(model, params, [literal], max_new_tokens=6, suppress_tokens=rounding)
     assert written(capsys, gpt2, *args, "--literal") == tokenizer.decode(ids[0, -6:]) + "\n"
-    assert written(capsys, gpt2, *args) == greedy(gpt2, "one [EOS] two", 6) + "\n"
+    assert written(capsys, gpt2, *args) == greedy(gpt2, text, 6) + "\n"
 
 
 def test_a_prompt_without_end_is_refused(gpt2, capsys, monkeypatch):
     monkeypatch.setattr(command_line, "MOST_TEXT", 1000)
     monkeypatch.setattr("sys.stdin", io.StringIO("zero " * 1000))
-    with pytest.raises(SystemExit):
-        main(["generate", "--model", str(gpt2), "--prompt", "-"])
-    assert "--prompt -: has more than 1,000 characters; split it." in capsys.readouterr().err
-
-
-def test_a_chat_template_is_not_ignored_in_silence(tmp_path, capsys):
-    folder = models.directory(tmp_path, tokenizer_config={"chat_template": CHAT})
-    main(["generate", "--model", str(folder), "--prompt", "two", "--max_new_tokens", "2"])
-    assert "this model has a chat template; --chat uses it" in capsys.readouterr().err
+    said = refused(capsys, gpt2, "--prompt", "-")
+    assert "--prompt -: has more than 1,000 characters; split it." in said
 
 
 def test_a_template_that_refuses_is_one_line(tmp_path, capsys):
     refusing = {"chat_template": "{{ raise_exception('roles must alternate') }}"}
     folder = models.directory(tmp_path, tokenizer_config=refusing)
-    with pytest.raises(SystemExit):
-        main(["generate", "--model", str(folder), "--prompt", "two", "--chat"])
-    assert "roles must alternate" in capsys.readouterr().err
+    assert "roles must alternate" in refused(capsys, folder, "--prompt", "two", "--chat")
 
 
-def test_a_foreign_tokenizer_is_noticed(gpt2, tmp_path, capsys):
+def test_a_foreign_tokenizer_is_noticed(tmp_path, capsys):
     folder = models.directory(tmp_path)
     read = json.loads((folder / "tokenizer.json").read_text())
     read["added_tokens"].append({**read["added_tokens"][0], "id": 600, "content": "zero"})
     read["model"]["vocab"]["zero"] = 600
     (folder / "tokenizer.json").write_text(json.dumps(read))
-    with pytest.raises(SystemExit):
-        main(["generate", "--model", str(folder), "--prompt", "zero"])
-    assert "they do not belong together" in capsys.readouterr().err
+    assert "they do not belong together" in refused(capsys, folder, "--prompt", "zero")
 
 
 def test_a_draft_with_other_tokens_is_refused(gpt2, tmp_path, capsys):
     other = models.directory(tmp_path / "other")
-    file = other / "tokenizer.json"
-    definition = json.loads(file.read_text())
+    definition = json.loads((other / "tokenizer.json").read_text())
     vocabulary = definition["model"]["vocab"]
     vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
-    file.write_text(json.dumps(definition))
-    with pytest.raises(SystemExit):
-        written(capsys, gpt2, "--prompt", "zero one", "--draft", str(other))
-    assert "its tokenizer has other tokens than the model's" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        written(capsys, gpt2, "--prompt", "zero one", "--draft-tokens", "3")
-    assert "--draft_tokens: needs a draft model; add --draft" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        written(capsys, gpt2, "--prompt", "zero one", "--draft", "hf://small")
-    assert "a model on the hub is hf://ORG/NAME" in capsys.readouterr().err
+    (other / "tokenizer.json").write_text(json.dumps(definition))
+    for flags, message in (
+        (("--draft", str(other)), "its tokenizer has other tokens than the model's"),
+        (("--draft-tokens", "3"), "--draft_tokens: needs a draft model; add --draft"),
+        (("--draft", "hf://small"), "a model on the hub is hf://ORG/NAME"),
+    ):
+        assert message in refused(capsys, gpt2, "--prompt", "zero one", *flags)
 
 
 @pytest.mark.nightly
 def test_guesses_do_not_change_a_text(gpt2, capsys):
-    args = ["--prompt", "zero one", "--max_new_tokens", "20", "--temperature", "0"]
+    args = [*ZERO, "20", "--temperature", "0"]
     plain = written(capsys, gpt2, *args)
     assert written(capsys, gpt2, *args, "--draft", str(gpt2), "--draft-tokens", "3") == plain
     assert written(capsys, gpt2, *args, "--prompt-lookup", "5", "--stream") == plain

@@ -23,21 +23,27 @@ ROOT = Path(__file__).parents[2]
 SUFFIXES = ("", ".jsonl", ".npy", ".html", ".onnx")
 
 
-def parsed(value):
-    """Returns (command, argument, parsed value or error) of each argument that takes a path."""
-    found = []
+def actions():
+    """Yields (command, argument) of all command lines."""
     for name, command in COMMANDS.items():
         parser = argparse.ArgumentParser()
         command.add_arguments(parser)
         for action in private_names.flags(parser):
-            if action.type in (None, int, float) or action.type.__name__ == "text":
-                continue
-            for suffix in SUFFIXES:
-                try:
-                    found.append((name, action.dest, action.type(f"{value}{suffix}")))
-                except argparse.ArgumentTypeError as error:
-                    if "no such home folder" in str(error):
-                        found.append((name, action.dest, error))
+            yield name, action
+
+
+def parsed(value):
+    """Returns (command, argument, parsed value or error) of each argument that takes a path."""
+    found = []
+    for name, action in actions():
+        if action.type in (None, int, float) or action.type.__name__ == "text":
+            continue
+        for suffix in SUFFIXES:
+            try:
+                found.append((name, action.dest, action.type(f"{value}{suffix}")))
+            except argparse.ArgumentTypeError as error:
+                if "no such home folder" in str(error):
+                    found.append((name, action.dest, error))
     return found
 
 
@@ -66,23 +72,22 @@ def test_a_run_in_the_home_folder(tmp_path, monkeypatch):
     assert Path("run/config.json").is_file() and not Path("~").exists()
 
 
-@pytest.mark.parametrize(
-    "read",
-    [
-        mirror.place_of,
-        model_folder.on_disk,
-        open_model.load_pretrained,
-        fetch.on_disk,
-        content_cache.local,
-        pages.locate,
-        tokenizer.load,
-        lambda path: text._roots(path, "data.path", "train"),
-    ],
-    ids=lambda read: read.__name__,
-)
-def test_functions_too_say_that_there_is_no_such_folder(read):
+READERS = {
+    "place_of": mirror.place_of,
+    "model on disk": model_folder.on_disk,
+    "load_pretrained": open_model.load_pretrained,
+    "file on disk": fetch.on_disk,
+    "local": content_cache.local,
+    "locate": pages.locate,
+    "load": tokenizer.load,
+    "roots": lambda path: text._roots(path, "data.path", "train"),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_functions_too_say_that_there_is_no_such_folder(name):
     with pytest.raises(ConfigError, match=r"^~no_such_user/m: there is no such home folder; set"):
-        read("~no_such_user/m")
+        READERS[name]("~no_such_user/m")
 
 
 # A process without HOME, of a user who is in no list.
@@ -102,22 +107,18 @@ start()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["--version"], 0, ""),
-        (["inspect", "nothing"], 2, "nothing: no such directory"),
-        (["inspect", "~/m"], 2, "~/m: there is no such home folder"),
-    ],
+    ("path", "message"),
+    [("nothing", "nothing: no such directory"), ("~/m", "~/m: there is no such home folder")],
 )
-def test_without_any_home(arguments, code, message, tmp_path):
+def test_without_any_home(path, message, tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", HOMELESS, *arguments],
+        [sys.executable, "-c", HOMELESS, "inspect", path],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
     )
-    assert done.returncode == code and message in done.stderr, done.stderr
+    assert done.returncode == 2 and message in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -52,11 +52,7 @@ with interruption.interruptible():
     went_on.set()
     time.sleep(600)
 """
-CASES = {
-    "ask()": "heard\nwent on\n",
-    "Collected()": "went on\n",
-    "import swallows": "",
-}
+CASES = {"ask()": "heard\nwent on\n", "Collected()": "went on\n", "import swallows": ""}
 
 
 @pytest.mark.parametrize("code", CASES)

@@ -1,7 +1,6 @@
 """Files that commands write for their user: whole or not at all, and refused before a model runs if
 they cannot be written."""
 
-import argparse
 import errno
 import resource
 import tempfile
@@ -10,11 +9,11 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from flaxformer_lite import __main__ as door, private_names
+from flaxformer_lite import __main__ as door
 from flaxformer_lite.cli import embed, failures, predict
-from flaxformer_lite.cli.commands import COMMANDS
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files import publish
+from tests.cli.test_home import actions
 
 # The arguments that name what a command writes, in a command line without the value.
 OUTPUTS = {
@@ -35,13 +34,8 @@ ROWS = [{"text": f"row {n}", "prediction": "a"} for n in range(5000)]
 
 
 def test_every_output_of_a_command_is_here():
-    found = set()
-    for name, command in COMMANDS.items():
-        parser = argparse.ArgumentParser()
-        command.add_arguments(parser)
-        for action in private_names.flags(parser):
-            if action.dest in ("out", "output", "output_path", "dst"):
-                found.add((name, action.dest))
+    names = ("out", "output", "output_path", "dst")
+    found = {(name, action.dest) for name, action in actions() if action.dest in names}
     assert found == set(OUTPUTS)
 
 

@@ -1,4 +1,3 @@
-import json
 from itertools import pairwise
 
 import numpy as np
@@ -12,6 +11,7 @@ from flaxformer_lite.data.pipeline import open_dataset, open_text
 from flaxformer_lite.runs import provenance
 from flaxformer_lite.text import tokenizer, tokenizer_training
 from flaxformer_lite.text.tokenizer import HuggingFace
+from tests.objectives.tables import write_rows
 
 TEXT = ("text",)
 
@@ -36,13 +36,12 @@ def test_every_document_is_stored_once(experiment, documents, name):
 
 def test_large_documents_are_tokenized_in_pieces(experiment, tmp_path, monkeypatch):
     text = "".join(f"{n} green bottles\n" for n in range(400))
-    (tmp_path / "big.txt").write_text(text)
-    whole = open_corpus(experiment(path=str(tmp_path / "big.txt"), tokenizer="byte_bpe").data, TEXT)
+    path = tmp_path / "big.txt"
+    path.write_text(text)
+    whole = open_corpus(experiment(path=str(path), tokenizer="byte_bpe").data, TEXT)
     monkeypatch.setattr(tokenizing, "PIECE", 100)
     monkeypatch.setattr(tokenizing, "BATCH", 1000)
-    elsewhere = experiment(
-        path=str(tmp_path / "big.txt"), cache=str(tmp_path / "b"), tokenizer="byte_bpe"
-    )
+    elsewhere = experiment(path=str(path), cache=str(tmp_path / "b"), tokenizer="byte_bpe")
     held = []
     encode = HuggingFace.encode_batch
     spy = lambda self, texts: held.append(sum(map(len, texts))) or encode(self, texts)  # noqa: E731
@@ -53,17 +52,25 @@ def test_large_documents_are_tokenized_in_pieces(experiment, tmp_path, monkeypat
     for split in ("train", "eval"):
         np.testing.assert_array_equal(cut.tokens[split].ids, whole.tokens[split].ids)
         np.testing.assert_array_equal(cut.tokens[split].offsets, whole.tokens[split].offsets)
-    (head,) = texts_of(cut, "train")
-    (tail,) = texts_of(cut, "eval")
-    assert head + tail == text
+    assert texts_of(cut, "train")[0] + texts_of(cut, "eval")[0] == text
+
+
+@pytest.mark.parametrize("name", ["bytes", "byte_bpe", "sentencepiece", "words"])
+def test_batches_of_any_size_are_the_same_tokens(experiment, tmp_path, monkeypatch, name):
+    monkeypatch.setattr(tokenizing, "PIECE", 150)
+    due = open_corpus(experiment(tokenizer=name, tokens=430).data, TEXT).tokens
+    monkeypatch.setattr(tokenizing, "BATCH", 1000)  # a document may go over two
+    again = experiment(tokenizer=name, tokens=430, cache=str(tmp_path / "again"))
+    for split, tokens in open_corpus(again.data, TEXT).tokens.items():
+        np.testing.assert_array_equal(tokens.ids, due[split].ids)
+        np.testing.assert_array_equal(tokens.offsets, due[split].offsets)
 
 
 def test_the_tokenizer_never_sees_held_out_text(experiment, tmp_path):
-    (tmp_path / "big.txt").write_text("abc def\n" * 500 + "zyxwvu\n" * 500)
-    found = open_corpus(
-        experiment(path=str(tmp_path / "big.txt"), eval_fraction=0.6, tokenizer="byte_bpe").data,
-        TEXT,
-    )
+    path = tmp_path / "big.txt"
+    path.write_text("abc def\n" * 500 + "zyxwvu\n" * 500)
+    cfg = experiment(path=str(path), eval_fraction=0.6, tokenizer="byte_bpe")
+    found = open_corpus(cfg.data, TEXT)
     assert "zyxwvu" in texts_of(found, "eval")[0] and "z" not in texts_of(found, "train")[0]
     assert len(found.tokenizer.encode("zyxwvu")) == 6 > len(found.tokenizer.encode("abc def"))
 
@@ -83,38 +90,28 @@ def test_the_second_time_comes_from_the_cache(experiment, monkeypatch):
     records = open_records(cfg.data, first, cfg.objective, "train")
     monkeypatch.setattr(tokenizing, "write_tokens", None)
     monkeypatch.setattr(corpus.tokenizer_training, "train", None)
+    monkeypatch.setattr(type(cfg.objective), "pack", None)
     again = open_corpus(cfg.data, TEXT)
     assert again.fingerprint == first.fingerprint
-    monkeypatch.setattr(type(cfg.objective), "pack", None)
-    np.testing.assert_array_equal(
-        open_records(cfg.data, again, cfg.objective, "train").row(1)[0], records.row(1)[0]
-    )
+    found = open_records(cfg.data, again, cfg.objective, "train")
+    np.testing.assert_array_equal(found.row(1)[0], records.row(1)[0])
 
 
 @pytest.mark.parametrize("objective", ["causal_lm", "masked_lm", "seq2seq", "span_corruption"])
 def test_a_large_text_is_packed_in_ranges_of_its_documents(
     experiment, documents, tmp_path, monkeypatch, objective
 ):
-    path = tmp_path / "pairs.jsonl"
-    lines = [{"text": text, "source": text[:40], "target": text[-40:]} for text in documents]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rows = [{"text": text, "source": text[:40], "target": text[-40:]} for text in documents]
+    path = write_rows(tmp_path / "pairs.jsonl", rows)
 
     def plan_of(cache):
-        cfg = experiment(objective, path=str(path), cache=str(tmp_path / cache), length=64)
+        cfg = experiment(objective, path=path, cache=str(tmp_path / cache), length=64)
         found = open_corpus(cfg.data, cfg.objective.fields)
         records = open_records(cfg.data, found, cfg.objective, "train")
-        assert (
-            records.first[0] == 0
-            and records.first[-1] == len(records.start)
-            and len(records.row(len(records) - 1))
-        )
-        plan = zip(
-            records.document.tolist(),
-            records.start.tolist(),
-            records.length_of.tolist(),
-            strict=True,
-        )
-        return list(plan), len(records)
+        assert records.first[0] == 0 and records.first[-1] == len(records.start)
+        assert len(records.row(len(records) - 1))
+        columns = (records.document, records.start, records.length_of)
+        return list(zip(*(column.tolist() for column in columns), strict=True)), len(records)
 
     whole, rows = plan_of("whole")
     monkeypatch.setattr(corpus, "PACKED", 3000)
@@ -129,18 +126,12 @@ def test_a_large_text_is_packed_in_ranges_of_its_documents(
     assert parts == whole
 
 
-@pytest.mark.parametrize(
-    "change", [{"eval_fraction": 0.2}, {"tokenizer": "byte_bpe"}, {"path": "other"}]
-)
+@pytest.mark.parametrize("change", ["eval_fraction", "tokenizer", "path"])
 def test_the_fingerprint_follows_text_split_and_tokenizer(experiment, tmp_path, change):
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "text.txt").write_text("something else\n" * 50)
-    if "path" in change:
-        change = {"path": str(tmp_path / "other")}
-    assert (
-        open_corpus(experiment(**change).data, TEXT).fingerprint
-        != open_corpus(experiment().data, TEXT).fingerprint
-    )
+    (tmp_path / "other.txt").write_text("something else\n" * 50)
+    values = {"eval_fraction": 0.2, "tokenizer": "byte_bpe", "path": str(tmp_path / "other.txt")}
+    changed = open_corpus(experiment(**{change: values[change]}).data, TEXT)
+    assert changed.fingerprint != open_corpus(experiment().data, TEXT).fingerprint
 
 
 def test_a_truncated_cache_is_made_again(experiment, tmp_path, capsys):
@@ -152,63 +143,46 @@ def test_a_truncated_cache_is_made_again(experiment, tmp_path, capsys):
     assert "written again" in capsys.readouterr().err
 
 
-def test_other_piece_is_of_another_document(experiment):
+def test_other_piece_is_of_another_document_and_as_long_as_wanted_where_one_is(experiment):
     cfg = experiment("masked_lm", options={"pairs": "next_sentence"})
     records = open_records(cfg.data, open_corpus(cfg.data, TEXT), cfg.objective, "train")
-    rng = np.random.default_rng(0)
+    draws = [np.random.default_rng(n) for n in range(100)]
     own = records.document[records.first[5]]
     starts = {records.piece(p).tobytes(): records.document[p] for p in range(len(records.start))}
-    others = [starts[records.other_piece(5, rng).tobytes()] for _ in range(100)]
+    others = [starts[records.other_piece(5, rng).tobytes()] for rng in draws]
     assert own not in others and len(set(others)) > 20
-
-
-def test_other_piece_is_as_long_as_wanted_where_one_is(experiment):
-    cfg = experiment("masked_lm", options={"pairs": "next_sentence"})
-    records = open_records(cfg.data, open_corpus(cfg.data, TEXT), cfg.objective, "train")
     wanted = int(np.median(records.length_of))
-    assert (
-        min(len(records.other_piece(5, np.random.default_rng(n), wanted)) for n in range(100))
-        >= wanted
-    )
-    assert len(records.other_piece(5, np.random.default_rng(0), 10_000)) < 10_000
+    assert min(len(records.other_piece(5, rng, wanted)) for rng in draws) >= wanted
+    assert len(records.other_piece(5, draws[0], 10_000)) < 10_000
 
 
 def test_all_text_can_be_held_out(experiment, documents):
     found = open_corpus(experiment().data, TEXT, all_held_out=True)
-    assert len(found.tokens["train"].ids) == 0 and sorted(texts_of(found, "eval")) == sorted(
-        documents
-    )
+    assert len(found.tokens["train"].ids) == 0
+    assert sorted(texts_of(found, "eval")) == sorted(documents)
 
 
 def test_too_little_text(experiment, tmp_path):
     (tmp_path / "short.txt").write_text("just some words, too few\n" * 4)
     cfg = experiment(path=str(tmp_path / "short.txt"), length=128)
     found = open_corpus(cfg.data, TEXT)
-    with pytest.raises(
-        ConfigError,
-        match=r"9\d.*tokens.*data\.length=128; give more",
-    ):
+    with pytest.raises(ConfigError, match=r"9\d.*tokens.*data\.length=128; give more"):
         open_records(cfg.data, found, cfg.objective, "train")
 
 
 def test_the_field_of_jsonl_can_be_named(experiment, documents, tmp_path):
-    path = tmp_path / "other.jsonl"
-    path.write_text(
-        "".join(json.dumps({"id": n, "body": text}) + "\n" for n, text in enumerate(documents))
+    rows = [{"id": n, "body": text} for n, text in enumerate(documents)]
+    path = write_rows(tmp_path / "other.jsonl", rows)
+    named, due = (
+        open_dataset(cfg).example(0, 0, 0)["inputs"]["input_ids"].tolist()
+        for cfg in (experiment(path=path, text_field="body"), experiment())
     )
-    named = open_dataset(experiment(path=str(path), text_field="body"))
-    due = open_dataset(experiment())
-    assert (
-        named.example(0, 0, 0)["inputs"]["input_ids"].tolist()
-        == due.example(0, 0, 0)["inputs"]["input_ids"].tolist()
-    )
-    with pytest.raises(
-        ConfigError,
-        match=r"no text under 'text' \(keys: 'id', 'body'\); set the field, .*text_field=body",
-    ):
-        open_dataset(experiment(path=str(path)))
-    with pytest.raises(ConfigError, match=r"data.text_field='body':.*applies"):
-        DataConfig(text_field="body")
+    assert named == due
+    with pytest.raises(ConfigError, match=r"\(keys: 'id', 'body'\); set .*text_field=body"):
+        open_dataset(experiment(path=path))
+    for held in ("", "dev.jsonl"):  # the built-in text has no such field
+        with pytest.raises(ConfigError, match=r"data.text_field='body':.*applies"):
+            DataConfig(text_field="body", eval_path=held)
 
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "byte_bpe"])
@@ -220,52 +194,41 @@ def test_held_out_text_of_ones_own(experiment, documents, tmp_path, tokenizer):
     cfg = experiment(eval_path=str(dev), tokenizer=tokenizer, tokens=430)
     train = open_dataset(cfg)
     held = open_dataset(cfg, "eval")
-    assert sorted(texts_of(train.corpus, "train")) == sorted(documents)
-    assert texts_of(train.corpus, "eval") == [dev.read_text()]
-    assert len(train.corpus.tokenizer.encode("ŵŷẑ")) == 7 and held.num_examples > 3
-    assert (
-        held.corpus.fingerprint
-        == train.corpus.fingerprint
-        != open_dataset(experiment(tokenizer=tokenizer)).fingerprint
-    )
-    (place,) = provenance.TextOrigins(cfg.data, train.corpus).places(train.records, 0)[:1]
+    found = train.corpus
+    assert sorted(texts_of(found, "train")) == sorted(documents)
+    assert texts_of(found, "eval") == [dev.read_text()]
+    assert len(found.tokenizer.encode("ŵŷẑ")) == 7 and held.num_examples > 3
+    assert held.corpus.fingerprint == found.fingerprint
+    assert found.fingerprint != open_dataset(experiment(tokenizer=tokenizer)).fingerprint
+    (place,) = provenance.TextOrigins(cfg.data, found).places(train.records, 0)[:1]
     assert place.startswith(f"{cfg.data.path}:")
 
 
 def test_held_out_token_ids_of_ones_own(experiment, tmp_path):
     for name, size in (("train", 1000), ("val", 200)):
-        np.arange(size).astype(np.uint16).__mod__(250).tofile(tmp_path / f"{name}.bin")
-    found = open_corpus(
-        experiment(path=str(tmp_path / "train.bin"), eval_path=str(tmp_path / "val.bin")).data, TEXT
-    )
+        (np.arange(size) % 250).astype(np.uint16).tofile(tmp_path / f"{name}.bin")
+    train, held = (str(tmp_path / f"{name}.bin") for name in ("train", "val"))
+    found = open_corpus(experiment(path=train, eval_path=held).data, TEXT)
     assert [len(found.tokens[split].ids) // 100 for split in ("train", "eval")] == [10, 2]
 
 
 def test_held_out_text_that_cannot_be_used_is_said(experiment, tmp_path, monkeypatch):
-    (tmp_path / "short.txt").write_text("a")
-    for path, said in (
-        ("none.txt", "no such file"),
-        ("short.txt", "no document of the eval split is long enough"),
-    ):
-        with pytest.raises(ConfigError, match=rf"^data\.eval_path='.*{path}'.*{said}"):
-            open_dataset(experiment("span_corruption", eval_path=str(tmp_path / path)))
+    short = tmp_path / "short.txt"
+    short.write_text("a")
+    none = str(tmp_path / "none.txt")
+    said = r"^data\.eval_path='.*short.txt'.*no document of the eval split is long enough"
+    with pytest.raises(ConfigError, match=said):
+        open_dataset(experiment("span_corruption", eval_path=str(short)))
     with pytest.raises(ConfigError, match=r"eval_path='dev\.txt': is not for a mixture"):
         DataConfig(eval_path="dev.txt", mixture={"code": SourceConfig(corpus="stdlib_code")})
-    with pytest.raises(ConfigError, match=r"data.text_field='body':.*applies"):
-        DataConfig(text_field="body", eval_path="dev.jsonl")  # the built-in text has no such field
-    monkeypatch.setattr(
-        corpus.tokenizing, "write_tokens", lambda *_: pytest.fail("tokenizes before it looks")
-    )
+    tokenizes = lambda *_: pytest.fail("tokenizes before it looks")  # noqa: E731
+    monkeypatch.setattr(corpus.tokenizing, "write_tokens", tokenizes)
     with pytest.raises(ConfigError, match=r"^data\.eval_path=.*none.txt': no such file"):
-        open_corpus(experiment(eval_path=str(tmp_path / "none.txt")).data, TEXT)
-    (tmp_path / "blank.txt").write_text(" \n")
+        open_corpus(experiment(eval_path=none).data, TEXT)
+    blank = tmp_path / "blank.txt"
+    blank.write_text(" \n")
     with pytest.raises(ConfigError, match=r"^data\.path=.*blank.txt':.*no text"):
-        blank = experiment(
-            path=str(tmp_path / "blank.txt"),
-            eval_path=str(tmp_path / "short.txt"),
-            tokenizer="words",
-        )
-        open_corpus(blank.data, TEXT)
+        open_corpus(experiment(path=str(blank), eval_path=str(short), tokenizer="words").data, TEXT)
 
 
 def test_another_text_that_is_too_short_is_not_said_to_be_the_held_out_one(experiment, tmp_path):

@@ -76,21 +76,17 @@ SHARDS = {
     "data/test-00000-of-00001.parquet": parquet(4, "last"),
     "README.md": b"# Topics",
 }
+SMALL = {
+    "config_name": "small",
+    "data_files": [
+        {"split": "train", "path": "s/*.jsonl"},
+        {"split": "validation", "path": ["held/**/*.jsonl"]},
+        {"split": "hard", "path": "hard?.jsonl"},
+    ],
+}
+ALL = {"config_name": "all", "default": True, "data_dir": "all"}
 LISTED = {
-    "README.md": card(
-        [
-            {
-                "config_name": "small",
-                "data_files": [
-                    {"split": "train", "path": "s/*.jsonl"},
-                    {"split": "validation", "path": ["held/**/*.jsonl"]},
-                    {"split": "hard", "path": "hard?.jsonl"},
-                ],
-            },
-            {"config_name": "all", "default": True, "data_dir": "all"},
-            {"config_name": "one", "data_files": "one.csv"},
-        ]
-    ),
+    "README.md": card([SMALL, ALL, {"config_name": "one", "data_files": "one.csv"}]),
     "s/1.jsonl": jsonl(5),
     "s/deep/2.jsonl": jsonl(9),
     "held/a/b.jsonl": jsonl(3),
@@ -189,7 +185,8 @@ def test_text_that_is_evaluated_is_the_held_out_split(hub, experiment):
 def test_commands_read_rows_and_text(hub, tmp_path, capsys):
     hub.models["datasets/org/topics"] = SHARDS
     fields = {f"model.{name}": size for name, size in tiny_runs.SIZES.items()}
-    fields |= {"train.steps": 2, "train.batch_size": 8, "train.eval_every": 2, "data.length": 16}
+    fields |= {"train.steps": 1, "train.batch_size": 8, "train.eval_every": 1, "data.length": 16}
+    fields |= {"train.eval_batches": 1, "train.sample_tokens": 0}
     fields |= {"data.tokenizer.name": "bytes", "data.cache": tmp_path / "cache", "data.path": NAME}
     small = [f"--config.{name}={value}" for name, value in fields.items()]
     workdir = tmp_path / "classify"
@@ -217,6 +214,11 @@ def test_a_source_of_a_mixture_is_a_dataset(hub, experiment):
         open_dataset(mixed(f"{NAME}/fr"))
 
 
+NONE = "no config, split, folder or file fr; name one of data/test, data/train,"
+TEST = r"no split train or training, only test; name one, .*test/test\."
+OTHER = "data on the hub is hf://datasets/ORG/NAME"
+
+
 @pytest.mark.parametrize(
     ("address", "message"),
     [
@@ -224,35 +226,28 @@ def test_a_source_of_a_mixture_is_a_dataset(hub, experiment):
         ("hf://datasets/org/gated", "is gated; accept its terms on http.*/datasets/org/gated"),
         ("hf://datasets/org/terms", "is gated; accept its terms on http.*/datasets/org/terms"),
         (f"{NAME}@v9", "has no branch, tag or commit v9; http.*/datasets/org/topics/tree/main"),
-        (
-            f"{NAME}/fr",
-            "no config, split, folder or file fr; name one of data/test, data/train,",
-        ),
+        (f"{NAME}/fr", NONE),
         ("hf://datasets/org/folders", "several configs; name one of en, fr, as in .*folders/en"),
-        (
-            "hf://datasets/org/test",
-            r"no split train or training, only test; name one, .*test/test\.",
-        ),
-        (
-            "hf://datasets/org/zip",
-            r"in no .parquet, .*\(.zip\).*org/zip@refs/convert/parquet",
-        ),
+        ("hf://datasets/org/test", TEST),
+        ("hf://datasets/org/zip", r"in no .parquet, .*\(.zip\).*org/zip@refs/convert/parquet"),
         ("hf://datasets/org/json", r"data are in no .*, .json, .md\); the Hub's own copy"),
-        ("hf://datasets/topics", "data on the hub is hf://datasets/ORG/NAME"),
-        ("hf://org/topics", "data on the hub is hf://datasets/ORG/NAME"),
-        (f"{NAME}/../other", "data on the hub is hf://datasets/ORG/NAME"),
-        (f"{NAME}?token=hf_secret", "data on the hub is hf://datasets/ORG/NAME"),
+        ("hf://datasets/topics", OTHER),
+        ("hf://org/topics", OTHER),
+        (f"{NAME}/../other", OTHER),
+        (f"{NAME}?token=hf_secret", OTHER),
     ],
 )
 @pytest.mark.parametrize("page", ["classify", "gpt2_tiny"])
 def test_what_cannot_be_read_is_one_sentence(hub, tmp_path, capsys, page, address, message):
-    hub.models["datasets/org/topics"] = SHARDS
-    hub.models["datasets/org/terms"] = SHARDS
-    hub.models["datasets/org/folders"] = FOLDERS
-    hub.models["datasets/org/test"] = {"test.csv": csv(3)}
-    hub.models["datasets/org/zip"] = {"train.zip": b"PK"}
     other = {"README.md": card([{"data_files": "*.json"}]), "a.json": b"[]", "b.csv": csv(1)}
-    hub.models["datasets/org/json"] = other
+    hub.models |= {
+        "datasets/org/topics": SHARDS,
+        "datasets/org/terms": SHARDS,
+        "datasets/org/folders": FOLDERS,
+        "datasets/org/test": {"test.csv": csv(3)},
+        "datasets/org/zip": {"train.zip": b"PK"},
+        "datasets/org/json": other,
+    }
     workdir = tmp_path / "run"
     with pytest.raises(SystemExit):
         main(["train", f"--config={page}", f"--workdir={workdir}", f"--config.data.path={address}"])
@@ -301,10 +296,10 @@ def test_a_card_that_is_no_yaml_is_left_out(hub, caplog):
     assert "its header cannot be read" in caplog.text
 
 
-def test_a_config_of_another_place_names_no_dataset():
-    for value in ("hf://datasets/org/topics", "hf://org/model"):
-        with pytest.raises(ConfigError, match="only gs:// and s3://"):
-            DataConfig(cache=value)
+@pytest.mark.parametrize("value", ["hf://datasets/org/topics", "hf://org/model"])
+def test_a_config_of_another_place_names_no_dataset(value):
+    with pytest.raises(ConfigError, match="only gs:// and s3://"):
+        DataConfig(cache=value)
 
 
 def test_a_pattern_may_hold_a_set_of_letters():

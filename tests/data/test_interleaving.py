@@ -54,25 +54,19 @@ def test_counts_stay_within_two_rows_of_what_is_due(small_blocks, number):
         assert schedule.counts(row) == list(counts)
         segment = schedule._segments[schedule._place(row - 1)[0]]
         at = row - segment.row
-        due = [
-            held + share * at for held, share in zip(segment.before, segment.shares, strict=True)
-        ]
+        parts = zip(counts, segment.before, segment.shares, strict=True)
+        due = [held + share * at for _, held, share in parts]
         assert sum(due) == row, "together the shares are one row"
-        assert all(abs(given - amount) < 2 for given, amount in zip(counts, due, strict=True))
-        if at % interleaving.BLOCK == 0 and at + interleaving.BLOCK <= segment.length:
-            assert all(abs(given - amount) < 1 for given, amount in zip(counts, due, strict=True))
-        assert all(
-            limit is None or given <= limit for given, limit in zip(counts, limits, strict=True)
-        )
+        is_whole = at % interleaving.BLOCK == 0 and at + interleaving.BLOCK <= segment.length
+        for given, amount, limit in zip(counts, due, limits, strict=True):
+            assert abs(given - amount) < (1 if is_whole else 2)
+            assert limit is None or given <= limit
     numbers = {source: itertools.count() for source in range(count)}
-    assert [schedule.find(row)[1] for row in range(rows)] == [
-        next(numbers[source]) for source in sources
-    ]
+    found = [schedule.find(row)[1] for row in range(rows)]
+    assert found == [next(numbers[source]) for source in sources]
     shuffled = draw.sample(range(rows), rows)
-    other = Interleaving(stages, limits)
-    assert [other.find(row)[0] for row in shuffled] == [sources[row] for row in shuffled], (
-        "no state"
-    )
+    other = Interleaving(stages, limits)  # without state
+    assert [other.find(row)[0] for row in shuffled] == [sources[row] for row in shuffled]
 
 
 @pytest.mark.parametrize(
@@ -80,22 +74,16 @@ def test_counts_stay_within_two_rows_of_what_is_due(small_blocks, number):
 )
 def test_counts_within_one_row_of_the_weights_themselves(weights):
     schedule = Interleaving([Stage(0, weights)], [None] * len(weights))
-    whole = sum(map(Fraction, weights))
+    shares = [Fraction(weight) / sum(map(Fraction, weights)) for weight in weights]
     for row, counts in enumerate(prefixes(dealt(schedule, 3000), len(weights)), start=1):
-        assert all(
-            abs(n - row * Fraction(w) / whole) < 1 for n, w in zip(counts, weights, strict=True)
-        )
+        assert all(abs(n - row * share) < 1 for n, share in zip(counts, shares, strict=True))
 
 
 def test_an_exhausted_source_leaves_its_part_to_the_others_in_proportion():
     schedule = Interleaving([Stage(0, (6.0, 3.0, 1.0))], [60, None, None])
     counts = list(prefixes(dealt(schedule, 500), 3))
     assert counts[99] == (60, 30, 10) and counts[499] == (60, 330, 110)
-    assert all(
-        abs(b - 30 - 0.75 * (n - 100)) < 1
-        for n, (_, b, _) in enumerate(counts, start=1)
-        if n >= 100
-    )
+    assert all(abs(counts[n - 1][1] - 30 - 0.75 * (n - 100)) < 1 for n in range(100, 501))
 
 
 def test_a_source_that_ends_within_a_row():
@@ -127,13 +115,10 @@ def test_a_stage_ends_with_whole_rows_of_each_source():
 def test_any_row_is_found_without_those_before_its_block(monkeypatch):
     made = []
     make = Interleaving._make_block
-    monkeypatch.setattr(
-        Interleaving, "_make_block", lambda self, *place: made.append(place) or make(self, *place)
-    )
-    schedule = Interleaving(
-        [Stage(0, (0.61, 0.2, 0.1, 0.09)), Stage(10**8, (1.0, 2.0, 3.0, 4.0))],
-        [10**7, None, None, None],
-    )
+    spy = lambda self, *place: made.append(place) or make(self, *place)  # noqa: E731
+    monkeypatch.setattr(Interleaving, "_make_block", spy)
+    stages = [Stage(0, (0.61, 0.2, 0.1, 0.09)), Stage(10**8, (1.0, 2.0, 3.0, 4.0))]
+    schedule = Interleaving(stages, [10**7, None, None, None])
     far = 512 * 10**6
     sources = [schedule.find(far + row) for row in range(1000)]
     assert len(made) == len(set(made)) <= 1000 / interleaving.BLOCK + 2

@@ -1,6 +1,5 @@
 """Tables as the examples of a task."""
 
-import json
 from dataclasses import dataclass
 
 import jax
@@ -22,32 +21,24 @@ from flaxformer_lite.objectives.tables.sentence_embeddings import SentenceEmbedd
 from flaxformer_lite.objectives.tables.tagging import Tagging
 from flaxformer_lite.objectives.tables.text_to_text import TextToText
 from flaxformer_lite.text import tokenizer
+from tests.objectives.tables import write_rows
 
 
 def test_a_tokenizer_of_frequent_words_is_trained_for_each_count(tmp_path):
     rows = [{"text": f"often word{i}", "label": i % 2} for i in range(50)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     sizes = []
     for count in (1, 2):
         words = TokenizerConfig(name="words", vocab_size=256, min_count=count)
-        data = DataConfig(
-            path=str(tmp_path / "rows.jsonl"),
-            tokenizer=words,
-            cache=str(tmp_path),
-            eval_fraction=0.2,
-        )
-        sizes.append(
-            open_labelled(data, Classification(), "encoder")[1]["train"].tokenizer.vocab_size
-        )
+        _, records, _ = opened(tmp_path, Classification(), rows, tokenizer=words)
+        sizes.append(records["train"].tokenizer.vocab_size)
     assert sizes[0] > sizes[1]
 
 
-def opened(folder, task, rows, *, cache="cache", skeleton="encoder", **options):
+def opened(folder, task, rows, *, skeleton="encoder", **options):
     """Opens rows of jsonl; returns the task, its records and what is said of them."""
-    path = folder / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = write_rows(folder / "rows.jsonl", rows)
     options = {"tokenizer": TokenizerConfig(name="bytes"), "eval_fraction": 0.3, **options}
-    data = DataConfig(path=str(path), cache=str(folder / cache), **options)
+    data = DataConfig(path=path, cache=str(folder / "cache"), **options)
     return open_labelled(data, task, skeleton)
 
 
@@ -62,46 +53,40 @@ def baseline(task, splits):
 
 
 TEXTS = [f"row {i} of {'many ' * (i % 4)}" for i in range(40)]
+LISTS = [t.split() for t in TEXTS]
 STORED = {
-    "single": (Classification(), [{"text": t, "label": "ab"[len(t) % 2]} for t in TEXTS]),
+    "single": (Classification(), lambda i, t: {"text": t, "label": "ab"[len(t) % 2]}),
     "multiple": (
         Classification(kind="multiple"),
-        [{"text": t, "second": t[:3], "label": ["a", "b"][: i % 3]} for i, t in enumerate(TEXTS)],
+        lambda i, t: {"text": t, "second": t[:3], "label": ["a", "b"][: i % 3]},
     ),
-    "tags": (Tagging(), [{"tokens": t.split(), "tags": ["O"] * 2 + t.split()[2:]} for t in TEXTS]),
+    "tags": (Tagging(), lambda i, t: {"tokens": LISTS[i], "tags": ["O"] * 2 + LISTS[i][2:]}),
     "answers": (
         QuestionAnswering(stride=4),
-        [{"question": "which", "context": t * 9, "answers": t[:5]} for t in TEXTS],
+        lambda i, t: {"question": "which", "context": t * 9, "answers": t[:5]},
     ),
     "choices": (
         MultipleChoice(),
-        [
-            {"question": t, "choices": ["a", "bc", t][: 2 + i % 2], "label": 0}
-            for i, t in enumerate(TEXTS)
-        ],
+        lambda i, t: {"question": t, "choices": ["a", "bc", t][: 2 + i % 2], "label": 0},
     ),
     "sentences": (
         SentenceEmbeddings(),
-        [
-            {"anchor": t[:9], "positive": t, "negatives": TEXTS[: i % 3]}
-            for i, t in enumerate(TEXTS)
-        ],
+        lambda i, t: {"anchor": t[:9], "positive": t, "negatives": TEXTS[: i % 3]},
     ),
-    "ranks": (
-        Reranking(),
-        [{"query": t[:7], "passage": t, "label": i % 2} for i, t in enumerate(TEXTS)],
-    ),
-    "pairs": (TextToText(scored_by="none"), [{"source": t, "target": t[4:]} for t in TEXTS]),
-    "chats": (Instruction(), [{"prompt": t, "response": t[4:]} for t in TEXTS]),
-    "preferences": (Dpo(), [{"prompt": t, "chosen": t[1:], "rejected": t[4:]} for t in TEXTS]),
+    "ranks": (Reranking(), lambda i, t: {"query": t[:7], "passage": t, "label": i % 2}),
+    "pairs": (TextToText(scored_by="none"), lambda i, t: {"source": t, "target": t[4:]}),
+    "chats": (Instruction(), lambda i, t: {"prompt": t, "response": t[4:]}),
+    "preferences": (Dpo(), lambda i, t: {"prompt": t, "chosen": t[1:], "rejected": t[4:]}),
 }
 
 
 @pytest.mark.parametrize("name", STORED)
 def test_a_large_table_is_read_from_files_and_gives_the_same_examples(tmp_path, monkeypatch, name):
-    task, rows = STORED[name]
+    task, make_row = STORED[name]
+    rows = [make_row(i, text) for i, text in enumerate(TEXTS)]
     skeleton = "encoder" if "encoder" in task.skeletons else task.skeletons[0]
     due, in_memory, said = opened(tmp_path, task, rows, skeleton=skeleton)
+    print_of = labelled.fingerprint_rows
     assert isinstance(in_memory["eval"].features, list)
     beaten = baseline(due, in_memory)
     monkeypatch.setattr(table, "SMALL", 0)
@@ -109,9 +94,7 @@ def test_a_large_table_is_read_from_files_and_gives_the_same_examples(tmp_path, 
     for _ in range(2):
         fitted, mapped, told = opened(tmp_path, task, rows, skeleton=skeleton)
         assert fitted == due and told == said
-        assert labelled.fingerprint_rows(fitted, mapped) == labelled.fingerprint_rows(
-            due, in_memory
-        )
+        assert print_of(fitted, mapped) == print_of(due, in_memory)
         for split, records in mapped.items():
             same = in_memory[split]
             assert list(records.rows) == same.rows and records.sizes.tolist() == same.sizes.tolist()
@@ -131,20 +114,22 @@ def test_only_a_sample_of_a_large_table_trains_the_tokenizer(tmp_path, monkeypat
     given = []
     train = lambda cfg, texts: given.extend(texts) or tokenizer.Bytes()  # noqa: E731
     monkeypatch.setattr(labelled.tokenizer_training, "train", train)
-    rows = [
-        {"text": f"text {i:05} of 40 letters, with its number", "label": i % 2} for i in range(40)
-    ]
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    cfg = DataConfig(path=str(path), cache=str(tmp_path / "cache"), eval_path=str(path))
+    texts = [f"text {i:05} of 40 letters, with its number" for i in range(40)]
+    rows = [{"text": text, "label": i % 2} for i, text in enumerate(texts)]
+    path = write_rows(tmp_path / "rows.jsonl", rows)
+    cfg = DataConfig(path=path, cache=str(tmp_path / "cache"), eval_path=path)
     labelled.open_labelled(cfg, Classification(), "encoder")
     assert len([text for text in given if len(text) > 9]) == seen
+
+
+def labelled_texts():
+    return [{"text": text, "label": i % 2} for i, text in enumerate(TEXTS)]
 
 
 def test_an_error_in_a_large_table_names_the_row_of_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr(table, "SMALL", 0)
     monkeypatch.setattr(encoded_rows, "CHUNK", 4)
-    rows = [{"text": text, "label": i % 2} for i, text in enumerate(TEXTS)]
+    rows = labelled_texts()
     rows[29]["text"] = 3.5
     with pytest.raises(ConfigError, match=r"rows.jsonl'?: row 30: text=3.5 is not a text"):
         opened(tmp_path, Classification(), rows)
@@ -166,35 +151,25 @@ def test_a_task_that_wants_all_rows_at_once_gets_them(tmp_path, monkeypatch):
 
     monkeypatch.setattr(table, "SMALL", 0)
     monkeypatch.setattr(encoded_rows, "CHUNK", 4)
-    rows = [{"text": text, "label": i % 2} for i, text in enumerate(TEXTS)]
-    read = table.read_table(
-        opened(tmp_path, Classification(), rows)[1]["train"].table.where.split("'")[1],
-        "here",
-        root=str(tmp_path / "cache"),
-    )
+    path = write_rows(tmp_path / "rows.jsonl", labelled_texts())
+    root = str(tmp_path / "cache")
+    read = table.read_table(path, "here", root=root)
     task = Counts(labels=("0", "1"))
     values = labelled.by_role(task, read, "")
     words = tokenizer.Bytes()
-    made = labelled.encode_rows(
-        task, DataConfig(), read, values, words, "encoder", root=str(tmp_path / "cache")
-    )
+    made = labelled.encode_rows(task, DataConfig(), read, values, words, "encoder", root=root)
     assert made.column(1).tolist() == [40] * 40
 
 
 def test_the_same_bytes_are_other_rows_where_another_suffix_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(table, "SMALL", 0)
     lines = [f'"text {number}"\t{"ab"[number % 2]}\n' for number in range(40)]
+    options = {"eval_fraction": 0.3, "tokenizer": TokenizerConfig(name="bytes")}
     for suffix, due in ((".tsv", '"text'), (".csv", "text")):
         path = tmp_path / f"rows{suffix}"
         path.write_text("text\tlabel\n" + "".join(lines))
-        cfg = DataConfig(
-            path=str(path),
-            cache=str(tmp_path / "cache"),
-            eval_fraction=0.3,
-            tokenizer=TokenizerConfig(name="bytes"),
-        )
-        _task, records, _ = open_labelled(cfg, Classification(), "encoder")
-        train = records["train"]
+        cfg = DataConfig(path=str(path), cache=str(tmp_path / "cache"), **options)
+        train = open_labelled(cfg, Classification(), "encoder")[1]["train"]
         assert train.rows[0]["text"].startswith(due)
         assert train.tokenizer.decode(train.features[0][0].ids).startswith(due)
 

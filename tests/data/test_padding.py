@@ -42,16 +42,14 @@ def packed(sizes=TEXTS, batch_size=16, **options):
 def test_each_token_has_one_slot_beside_those_of_its_text(texts):
     sizes = TEXTS.reshape(-1, texts)
     packer = packed(sizes, ways=2, accumulate=2)
-    examples = np.arange(16)
-    packing = packer.pack(examples, np.arange(16))
+    packing = packer.pack(np.arange(16), np.arange(16))
     assert packing.shape in {packer.array_shape(shape) for shape in packer.shapes}
-    split = examples.reshape(2, 4, 2)  # device, row, microbatch: those of training/step.py
+    split = np.arange(16).reshape(2, 4, 2)  # device, row, microbatch: those of training/step.py
     for group, slots in enumerate(packing):
         own = np.maximum(sizes[split[group // 2, :, group % 2]].ravel(), 1)
         due = [text * WIDTH + column for text, size in enumerate(own) for column in range(size)]
         assert sorted(slots[slots >= 0]) == due
-        starts = slots[(slots >= 0) & (slots % WIDTH == 0)]
-        assert len(starts) == len(own)
+        assert ((slots >= 0) & (slots % WIDTH == 0)).sum() == len(own)
         runs = np.diff(slots, axis=1)[(slots[:, 1:] >= 0) & (slots[:, 1:] % WIDTH > 0)]
         assert (runs == 1).all()
 
@@ -150,7 +148,10 @@ def test_what_is_not_known_is_not_cut():
     mask = np.ones(LENGTH, np.int32)
     inputs = {"input_ids": mask, "attention_mask": mask}
     targets = {"label": np.int32(1), "weights": np.float32(1)}
-    assert sides_of({"inputs": inputs, "targets": targets}, (LENGTH,))
-    by_class = {"label": np.zeros(LENGTH, np.int32)}  # as many classes as columns
-    assert sides_of({"inputs": inputs, "targets": by_class}, (LENGTH,)) is None
-    assert sides_of({"inputs": {"input_ids": mask}, "targets": targets}, (LENGTH,)) is None
+
+    def sides(inputs, targets):
+        return sides_of({"inputs": inputs, "targets": targets}, (LENGTH,))
+
+    assert sides(inputs, targets)
+    assert sides(inputs, {"label": 0 * mask}) is None  # as many classes as columns
+    assert sides({"input_ids": mask}, targets) is None

@@ -64,9 +64,8 @@ def test_of_few_documents_each_gives_its_tail():
 
 
 def share(held_out, documents):
-    return sum(len(text) for d in held_out for text in d) / sum(
-        len(text) for d in documents for text in d
-    )
+    held, whole = (sum(len(text) for d in part for text in d) for part in (held_out, documents))
+    return held / whole
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -81,9 +80,8 @@ def test_of_some_documents_the_share_of_the_text_is_held_out(seed):
 
 
 def test_one_document_among_many_that_holds_most_of_the_text():
-    documents = [(f"text {n}\n" * 5,) for n in range(200)] + [
-        ("a long line of the one big text\n" * 20_000,)
-    ]
+    documents = [(f"text {n}\n" * 5,) for n in range(200)]
+    documents += [("a long line of the one big text\n" * 20_000,)]
     assert 0.01 < share(deal(documents, 0.02)[1], documents) < 0.04
 
 
@@ -101,22 +99,18 @@ def test_pairs_are_never_cut():
 
 
 @pytest.mark.parametrize(
-    "documents, message",
+    "documents, fraction, message",
     [
-        ([], "here: contains no text, only whitespace"),
-        ([("short",)], r"here:.*little.*2% of it"),
-        ([("a", "b")] * 9, "here: all documents are the same"),
+        ([], 0.02, "contains no text, only whitespace"),
+        ([], 0, "contains no text, only whitespace"),
+        ([], 1, "contains no text, only whitespace"),
+        ([("short",)], 0.02, r".*little.*2% of it"),
+        ([("a", "b")] * 9, 0.02, "all documents are the same"),
     ],
 )
-def test_too_little(documents, message):
-    with pytest.raises(ConfigError, match=message):
-        split_of(documents, 0.02, "here")
-
-
-@pytest.mark.parametrize("fraction", [0, 1])
-def test_no_text_to_hold_out_or_to_train_on_as_a_whole(fraction):
-    with pytest.raises(ConfigError, match="here: contains no text, only whitespace"):
-        split_of([], fraction, "here")
+def test_too_little(documents, fraction, message):
+    with pytest.raises(ConfigError, match=f"here: {message}"):
+        split_of(documents, fraction, "here")
 
 
 @pytest.mark.parametrize("count", [2, 9, 4000])
@@ -133,9 +127,10 @@ def test_rows_of_a_table_are_held_out_by_hash_as_near_to_the_share_as_they_can_b
         assert error == min(abs(number - 0.1 * len(rows)) for number in possible)
     else:
         assert below == int(0.1 * 2**64) and error < 0.02 * len(rows)
-    with pytest.raises(ConfigError, match=r"here: all rows are the same; .* or data\.eval_path"):
-        split_rows(hash_N[:2], 0.1, "here")
-    with pytest.raises(ConfigError, match="here: only one row"):
-        split_rows(hash_N[:1], 0.1, "here")
-    with pytest.raises(ConfigError, match="here: contains no text"):
-        split_rows(hash_N[:0], 0.1, "here")
+    for few, message in (
+        (2, r"all rows are the same; .* or data\.eval_path"),
+        (1, "only one row"),
+        (0, "contains no text"),
+    ):
+        with pytest.raises(ConfigError, match=f"here: {message}"):
+            split_rows(hash_N[:few], 0.1, "here")

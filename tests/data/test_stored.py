@@ -39,19 +39,21 @@ def test_long_rows_are_read_a_few_at_a_time(tmp_path, monkeypatch):
     assert list(some) == want and some[::-2] == want[::-2] and some[2:2] == []
 
 
+def blocks(folder):
+    return np.fromfile(folder / "rows.blocks", np.int64).reshape(-1, 2)[:, 0].tolist()
+
+
 def test_rows_lie_in_blocks_of_bounded_number_and_size(tmp_path, monkeypatch):
     monkeypatch.setattr(stored, "BLOCK", 4)
     monkeypatch.setattr(stored, "BLOCK_SIZE", 100)
     written = [{"a": "x" * (60 if 5 < number < 9 else 3), "n": number} for number in range(14)]
     stored.write_rows(tmp_path, iter(written))
-    blocks = np.fromfile(tmp_path / "rows.blocks", np.int64).reshape(-1, 2)
-    assert blocks[:, 0].tolist() == [0, 4, 8, 12, 14]
+    assert blocks(tmp_path) == [0, 4, 8, 12, 14]
     rows = stored.StoredRows(tmp_path)
     decoded = []
     read = stored.StoredRows._read
-    monkeypatch.setattr(
-        stored.StoredRows, "_read", lambda self, n: decoded.append(n) or read(self, n)
-    )
+    spy = lambda self, number: decoded.append(number) or read(self, number)  # noqa: E731
+    monkeypatch.setattr(stored.StoredRows, "_read", spy)
     assert rows.take(np.arange(14)) == written and decoded == [0, 1, 2, 3]
     mixed = np.array([13, 2, 12, 3])
     assert rows.take(mixed) == [written[number] for number in mixed]
@@ -61,8 +63,7 @@ def test_bytes_count_towards_the_size_of_a_block(tmp_path, monkeypatch):
     monkeypatch.setattr(stored, "BLOCK_SIZE", 100)
     images = [{"image": bytes(60), "label": label} for label in range(5)]
     stored.write_rows(tmp_path, images)
-    blocks = np.fromfile(tmp_path / "rows.blocks", np.int64).reshape(-1, 2)
-    assert blocks[:, 0].tolist() == [0, 2, 4, 5]
+    assert blocks(tmp_path) == [0, 2, 4, 5]
     assert list(stored.StoredRows(tmp_path)) == images
 
 

@@ -26,15 +26,8 @@ def test_features_come_back_with_their_types_in_whatever_order_they_need_wider_n
         middle = None if number % 3 else np.float32(number / 3)
         words = [f"w{i}\u00e9" for i in range(number)]
         shaped = np.full((2, 3), number << number, np.int64)
-        return (
-            Pair(ids, np.int32(-number)),
-            middle,
-            [ids[:1], words],
-            shaped,
-            number,
-            0.5,
-            "t\ud800",
-        )
+        pair = Pair(ids, np.int32(-number))
+        return pair, middle, [ids[:1], words], shaped, number, 0.5, "t\ud800"
 
     features = [feature(number) for number in range(30)]
     with FeatureWriter(tmp_path) as writer:

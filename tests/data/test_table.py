@@ -6,7 +6,9 @@ import json
 import os
 
 import pyarrow
+import pyarrow.ipc
 import pytest
+from pyarrow import parquet
 
 from flaxformer_lite.cli.predict import write_rows
 from flaxformer_lite.config import ConfigError
@@ -20,29 +22,19 @@ ROWS = [
 ]
 
 
-def csv_of(rows, separator=","):
-    quote = lambda value: '"' + value.replace('"', '""') + '"'  # noqa: E731
-    lines = [
-        separator.join(map(quote, values)) for values in [rows[0], *(row.values() for row in rows)]
-    ]
-    return "\n".join(lines) + "\n"
-
-
+CSV = b'"text","label"\n"one, ""two""","yes"\n"drei\nZeilen","no"\n"ok","no"\n'
 WRITTEN = {
-    "t.csv": lambda: csv_of(ROWS).encode(),
-    "semicolons.csv": lambda: csv_of(ROWS, ";").encode("utf-8-sig"),
-    "t.tsv": lambda: csv_of(ROWS, "\t").encode(),
-    "t.csv.gz": lambda: gzip.compress(csv_of(ROWS).encode()),
-    "t.csv.zst": lambda: pyarrow.compress(csv_of(ROWS).encode(), codec="zstd", asbytes=True),
-    "t.jsonl": lambda: "\n".join(map(json.dumps, ROWS)).encode(),
-    "t.json": lambda: json.dumps(ROWS).encode(),
-    "data.json": lambda: json.dumps({"version": 1, "data": ROWS}).encode(),
+    "t.csv": CSV,
+    "t.csv.gz": gzip.compress(CSV),
+    "t.jsonl": "\n".join(map(json.dumps, ROWS)).encode(),
+    "t.json": json.dumps(ROWS).encode(),
+    "data.json": json.dumps({"version": 1, "data": ROWS}).encode(),
 }
 
 
-@pytest.mark.parametrize("name", WRITTEN)
+@pytest.mark.parametrize("name", WRITTEN)  # others: test_documents.py
 def test_every_form_of_text_reads_alike(tmp_path, name):
-    (tmp_path / name).write_bytes(WRITTEN[name]())
+    (tmp_path / name).write_bytes(WRITTEN[name])
     read = read_table(str(tmp_path / name), "data.path")
     assert read.rows == ROWS and read.columns == ("text", "label") and len(read) == 3
 
@@ -50,7 +42,7 @@ def test_every_form_of_text_reads_alike(tmp_path, name):
 def test_rows_that_an_older_version_has_cached_are_read_anew(tmp_path, monkeypatch):
     monkeypatch.setattr(table, "SMALL", 0)
     path = tmp_path / "t.csv"
-    path.write_bytes(WRITTEN["t.csv"]())
+    path.write_bytes(CSV)
     current = table.FORMAT
     for version, due in (("older", ROWS), (current, ROWS)):
         monkeypatch.setattr(table, "FORMAT", version)
@@ -62,77 +54,52 @@ def test_rows_that_an_older_version_has_cached_are_read_anew(tmp_path, monkeypat
 
 
 def test_arrow_parquet_and_folders_of_datasets(tmp_path):
-    parquet = pytest.importorskip("pyarrow.parquet")
     numbered = pyarrow.table({"text": [row["text"] for row in ROWS], "label": [1, 0, 0]})
-    names = {
-        "info": {
-            "features": {
-                "text": {"_type": "Value"},
-                "label": {"_type": "ClassLabel", "names": ["no", "yes"]},
-            }
-        }
-    }
+    label = {"_type": "ClassLabel", "names": ["no", "yes"]}
+    names = {"info": {"features": {"text": {"_type": "Value"}, "label": label}}}
     kept = numbered.replace_schema_metadata({"huggingface": json.dumps(names)})
     parquet.write_table(kept, tmp_path / "t.parquet")
+    saved = tmp_path / "saved"
     for split in ("train", "validation"):
-        (tmp_path / "saved" / split).mkdir(parents=True)
-        path = str(tmp_path / "saved" / split / "data.arrow")
-        with (
-            pyarrow.OSFile(path, "wb") as file,
-            pyarrow.ipc.new_stream(file, kept.schema) as writer,
-        ):
+        (saved / split).mkdir(parents=True)
+        with pyarrow.ipc.new_stream(str(saved / split / "data.arrow"), kept.schema) as writer:
             writer.write_table(kept)
-        (tmp_path / "saved" / split / "state.json").write_text(
-            '{"_data_files": [{"filename": "data.arrow"}]}'
-        )
-    (tmp_path / "saved" / "dataset_dict.json").write_text('{"splits": ["train", "validation"]}')
+        (saved / split / "state.json").write_text('{"_data_files": [{"filename": "data.arrow"}]}')
+    (saved / "dataset_dict.json").write_text('{"splits": ["train", "validation"]}')
     due = [{"text": row["text"], "label": int(row["label"] == "yes")} for row in ROWS]
     for path in ("t.parquet", "saved", "saved/train", "saved/train/data.arrow"):
         read = read_table(str(tmp_path / path), "data.path", "eval")
         assert read.rows == due and read.names == {"label": ("no", "yes")}, path
-    (tmp_path / "saved" / "dataset_dict.json").write_text('{"splits": ["train"]}')
+    (saved / "dataset_dict.json").write_text('{"splits": ["train"]}')
     with pytest.raises(ConfigError, match=r"no split.*only train"):
-        read_table(str(tmp_path / "saved"), "data.path", "eval")
+        read_table(str(saved), "data.path", "eval")
 
 
 def test_squads_own_file_has_a_row_per_question(tmp_path):
     answers = [{"text": "blue", "answer_start": 7}, {"text": "blue sky", "answer_start": 7}]
-    paragraph = {
-        "context": "A very blue sky.",
-        "qas": [{"id": "1", "question": "Colour?", "answers": answers}],
-    }
-    (tmp_path / "dev.json").write_text(
-        json.dumps({"data": [{"title": "t", "paragraphs": [paragraph]}]})
-    )
+    asked = [{"id": "1", "question": "Colour?", "answers": answers}]
+    article = {"title": "t", "paragraphs": [{"context": "A very blue sky.", "qas": asked}]}
+    (tmp_path / "dev.json").write_text(json.dumps({"data": [article]}))
     (row,) = read_table(str(tmp_path / "dev.json"), "data.path").rows
-    assert (
-        row["answers"] == {"text": ["blue", "blue sky"], "answer_start": [7, 7]}
-        and row["question"] == "Colour?"
-    )
+    assert row["answers"] == {"text": ["blue", "blue sky"], "answer_start": [7, 7]}
+    assert row["question"] == "Colour?"
 
 
 def test_tabs_with_lone_quotes_are_text(tmp_path):
     (tmp_path / "sst.tsv").write_text('sentence\tlabel\n"tis good\t1\n')
-    assert read_table(str(tmp_path / "sst.tsv"), "data.path").rows == [
-        {"sentence": '"tis good', "label": "1"}
-    ]
+    (row,) = read_table(str(tmp_path / "sst.tsv"), "data.path").rows
+    assert row == {"sentence": '"tis good', "label": "1"}
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        (
-            "t.csv",
-            b"text,label\na,b,c\n",
-            "data.path:2: 3 values, but the first line names 2 columns",
-        ),
+        ("t.csv", b"text,label\na,b,c\n", ":2: 3 values, but the first line names 2 columns"),
         ("t.csv", b"text,text\na,b\n", "two columns of the same name"),
         ("t.csv", b"text,label\n", "no rows in it"),
         ("t.csv", b"", "no rows in it"),
-        ("t.csv", b"text,label\n\xff\xfe,1\n", "not UTF-8 text"),
-        ("t.csv", b'text,label\n"open,1\n', "data.path:2: cannot be read"),
-        ("t.jsonl", b'{"a": 1}\n{"a": \n', "data.path:2: not JSON"),
-        ("t.jsonl", b"[1]\n", "data.path:1: a JSON list; must be an object"),
+        ("t.csv", b'text,label\n"open,1\n', ":2: cannot be read"),
+        ("t.jsonl", b'{"a": 1}\n{"a": \n', ":2: not JSON"),
         ("t.json", b'{"rows": []}', "must hold a list of objects"),
         ("t.json", b"[" * 100_000, "not JSON"),
         ("t.csv.gz", b"text,label\n", "t.csv.gz cannot be read"),
@@ -148,30 +115,27 @@ def test_what_cannot_be_read_is_a_sentence(tmp_path, name, content, message):
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_no_such_file_or_folder(tmp_path):
+def test_no_such_file(tmp_path):
     with pytest.raises(ConfigError, match="no such file"):
         read_table(str(tmp_path / "none.csv"), "data.path")
     with pytest.raises(ConfigError, match=r"data.path is no regular file.*write its content to a"):
         read_table(os.devnull, "data.path")
-    with pytest.raises(ConfigError, match="a folder that datasets' save_to_disk did not write"):
-        read_table(str(tmp_path), "data.path")
+
+
+UNUSUAL = "a folder that datasets' save_to_disk did not write"
+FEATURES = {"features": [1]}
 
 
 @pytest.mark.parametrize(
     ("files", "message"),
     [
+        ({}, UNUSUAL),
         ({"state.json": {"_data_files": 3}}, "_data_files=3: must be a list"),
         ({"state.json": {"_data_files": None}}, "no rows in it"),
         ({"state.json": {"_data_files": [3]}}, "/3: cannot be read"),
         ({"dataset_dict.json": {"splits": [1]}}, "has no split train or training, only 1"),
-        (
-            {"dataset_dict.json": {"splits": None}},
-            "a folder that datasets' save_to_disk did not write",
-        ),
-        (
-            {"state.json": {"_data_files": []}, "dataset_info.json": {"features": [1]}},
-            "no rows in it",
-        ),
+        ({"dataset_dict.json": {"splits": None}}, UNUSUAL),
+        ({"state.json": {"_data_files": []}, "dataset_info.json": FEATURES}, "no rows in it"),
     ],
 )
 def test_a_folder_that_is_not_quite_that_of_datasets(tmp_path, files, message):

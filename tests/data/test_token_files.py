@@ -1,5 +1,6 @@
 """Token ids of other programs become the same corpus as the text that they were made from."""
 
+import io
 import struct
 from itertools import pairwise
 
@@ -39,15 +40,12 @@ def megatron(folder, encoded, code=4, dtype=np.int32):
     """As Megatron's indexed data set: each document is two sequences, and none ends with the
     end-of-text id."""
     sequences = [half for ids in encoded for half in (ids[: len(ids) // 2], ids[len(ids) // 2 :])]
-    sizes = np.array([len(ids) for ids in sequences])
+    sizes = np.array([len(ids) for ids in sequences], np.int32)
     np.concatenate(sequences).astype(dtype).tofile(folder / "a.bin")
     index = struct.pack("<9sQBQQ", b"MMIDIDX\0\0", 1, code, len(sizes), len(encoded) + 1)
-    starts = (np.cumsum(sizes) - sizes) * np.dtype(dtype).itemsize
-    arrays = (
-        sizes.astype(np.int32),
-        starts.astype(np.int64),
-        np.arange(0, len(sizes) + 1, 2, dtype=np.int64),
-    )
+    starts = (np.cumsum(sizes, dtype=np.int64) - sizes) * np.dtype(dtype).itemsize
+    documents = np.arange(0, len(sizes) + 1, 2, dtype=np.int64)
+    arrays = (sizes, starts, documents)
     (folder / "a.idx").write_bytes(index + b"".join(array.tobytes() for array in arrays))
     return folder / "a.bin"
 
@@ -58,11 +56,8 @@ def ids_of(found):
     for split in ("train", "eval"):
         ids = np.asarray(found.tokens[split].ids)
         offsets = np.asarray(found.tokens[split].offsets)
-        assert (
-            offsets[0] == 0
-            and offsets[-1] == len(ids)
-            and (ids[offsets[1:] - 1] == KNOWN.eos_id).all()
-        )
+        assert offsets[0] == 0 and offsets[-1] == len(ids)
+        assert (ids[offsets[1:] - 1] == KNOWN.eos_id).all()
         parts += [ids[a : b - 1].tolist() for a, b in pairwise(offsets)]
     return parts
 
@@ -74,12 +69,8 @@ def test_every_form_holds_the_same_documents(experiment, tmp_path, encoded, writ
     monkeypatch.setattr(token_files, "CHUNK", 1000)
     found = open_corpus(experiment(path=str(write(tmp_path, encoded))).data, TEXT)
     assert ids_of(found) == encoded
-    held = found.tokens["eval"]
-    assert (
-        0.05
-        < len(held.ids) / sum(len(found.tokens[split].ids) for split in ("train", "eval"))
-        < 0.2
-    )
+    train, held = (len(found.tokens[split].ids) for split in ("train", "eval"))
+    assert 0.05 < held / (train + held) < 0.2
     assert found.tokens["train"].ids.dtype == np.uint16
 
 
@@ -100,9 +91,8 @@ def test_one_long_document_is_cut_where_due(experiment, tmp_path):
 
 
 def test_all_of_it_can_be_held_out(experiment, tmp_path, encoded):
-    found = open_corpus(
-        experiment(path=str(plain(tmp_path, encoded))).data, TEXT, all_held_out=True
-    )
+    data = experiment(path=str(plain(tmp_path, encoded))).data
+    found = open_corpus(data, TEXT, all_held_out=True)
     assert len(found.tokens["train"].ids) == 0 and ids_of(found) == encoded
 
 
@@ -113,62 +103,51 @@ def test_the_index_belongs_to_the_fingerprint(experiment, tmp_path, encoded):
     assert open_corpus(cfg, TEXT).fingerprint != before
 
 
-def damaged(folder, encoded, change):
-    path = megatron(folder, encoded)
+DAMAGED = r"a\.bin, a\.idx: not Megatron's index, or damaged"
+INDEX = {
+    "cut": (lambda data: data[:-9], DAMAGED),
+    "of another kind": (lambda data: b"other" + data[5:], "the index does not fit the file"),
+    "of another type": (lambda data: data[:17] + b"\x63" + data[18:], DAMAGED),
+    "of too many": (lambda data: data[:18] + b"\xff" * 8 + data[26:], DAMAGED),
+    "empty": (lambda data: b"", DAMAGED),
+}
+
+
+@pytest.mark.parametrize("name", INDEX)
+def test_a_damaged_index(experiment, tmp_path, encoded, name):
+    change, message = INDEX[name]
+    path = megatron(tmp_path, encoded)
     index = path.with_suffix(".idx")
     index.write_bytes(change(index.read_bytes()))
-    return path
+    with pytest.raises(ConfigError, match=rf"data\.path='.*{message}"):
+        open_corpus(experiment(path=str(path)).data, TEXT)
+
+
+NPY = r"a\.npy cannot be read as token ids"
+
+
+def saved(values):
+    file = io.BytesIO()
+    np.save(file, np.array(values), allow_pickle=True)
+    return file.getvalue()
 
 
 @pytest.mark.parametrize(
-    "write, message",
+    "name, content, message",
     [
-        (
-            lambda f, e: damaged(f, e, lambda data: data[:-9]),
-            r"a\.bin, a\.idx: not Megatron's index, or damaged",
-        ),
-        (
-            lambda f, e: damaged(f, e, lambda data: b"other" + data[5:]),
-            r"the index does not fit the file",
-        ),
-        (
-            lambda f, e: damaged(f, e, lambda data: data[:17] + b"\x63" + data[18:]),
-            r"a\.idx: not Megatron's index",
-        ),
-        (
-            lambda f, e: damaged(f, e, lambda data: data[:18] + b"\xff" * 8 + data[26:]),
-            r"a\.idx: not Megatron's index",
-        ),
-        (lambda f, e: damaged(f, e, lambda data: b""), r"a\.idx: not Megatron's index"),
-        (
-            lambda f, e: np.array([1, 999], np.uint16).tofile(f / "a.bin"),
-            r"token 999, where the tokenizer has 362; set",
-        ),
-        (lambda f, e: np.save(f / "a.npy", np.array([3, -1])), r"holds the token -1"),
-        (
-            lambda f, e: np.save(f / "a.npy", np.array([0.5])),
-            r"a\.npy: must hold whole numbers, but has 1 of float64",
-        ),
-        (
-            lambda f, e: np.save(f / "a.npy", np.array([{}]), allow_pickle=True),
-            r"a\.npy cannot be read as token ids",
-        ),
-        (
-            lambda f, e: (f / "a.npy").write_bytes(b"no array"),
-            r"a\.npy cannot be read as token ids",
-        ),
-        (lambda f, e: (f / "a.bin").write_bytes(b"odd"), r"a\.bin cannot be read as token ids"),
-        (
-            lambda f, e: np.array([3], np.uint16).tofile(f / "a.bin"),
-            r"too few tokens to hold out 10% of them",
-        ),
+        ("a.bin", b"\1\0\xe7\3", r"token 999, where the tokenizer has 362; set"),
+        ("a.bin", b"\3\0", r"too few tokens to hold out 10% of them"),
+        ("a.bin", b"odd", r"a\.bin cannot be read as token ids"),
+        ("a.npy", saved([3, -1]), r"holds the token -1"),
+        ("a.npy", saved([0.5]), r"a\.npy: must hold whole numbers, but has 1 of float64"),
+        ("a.npy", saved([{}]), NPY),
+        ("a.npy", b"no array", NPY),
     ],
 )
-def test_bad_files(experiment, tmp_path, encoded, write, message):
-    write(tmp_path, encoded)
-    (path,) = [path for path in tmp_path.iterdir() if path.name in ("a.bin", "a.npy")]
+def test_bad_files(experiment, tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigError, match=rf"data\.path='.*{message}"):
-        open_corpus(experiment(path=str(path)).data, TEXT)
+        open_corpus(experiment(path=str(tmp_path / name)).data, TEXT)
 
 
 def test_what_the_config_must_say(experiment, tmp_path, encoded):

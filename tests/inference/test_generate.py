@@ -2,6 +2,7 @@
 alone, and calls after the first compile nothing."""
 
 import concurrent.futures
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -62,42 +63,25 @@ DAILY = ("t5",)
 @pytest.mark.parametrize("case", daily(CASES, DAILY))
 def test_unequal_prompts_continue_as_the_full_forward_says(case):
     cfg, model, params = model_of(case)
-    prompts = [
-        np.asarray(ids(seed, 1, length)[0]).tolist() for seed, length in ((1, LENGTH), (2, 4))
-    ]
+    prompts = [np.asarray(ids(seed, 1, n)[0]).tolist() for seed, n in ((1, LENGTH), (2, 4))]
     expected = [greedy(cfg, model, params, prompt) for prompt in prompts]
-    for side in ("left", "right"):
-        pads = [[0] * (LENGTH - len(p)) for p in prompts]
-        rows = [
-            pad + p if side == "left" else p + pad for p, pad in zip(prompts, pads, strict=True)
-        ]
-        keep = [[int(token > 0) for token in row] for row in rows]
-        if is_encoder_decoder(cfg) and side == "left":
-            continue  # an encoder's positions count its columns, as in transformers
-        written = generate(
-            model, params, np.asarray(rows, np.int64), jnp.asarray(keep), max_new_tokens=NEW
-        )
+    sides = [lambda p: p + [0] * (LENGTH - len(p)), lambda p: [0] * (LENGTH - len(p)) + p]
+    if is_encoder_decoder(cfg):
+        sides = sides[:1]  # an encoder's positions count its columns, as in transformers
+    for filled in sides:
+        rows = np.asarray([filled(prompt) for prompt in prompts], np.int64)
+        written = generate(model, params, rows, jnp.asarray(rows > 0), max_new_tokens=NEW)
         for row, want in zip(written, expected, strict=True):
             np.testing.assert_array_equal(row[-len(want) :], want)
 
 
 def test_later_calls_compile_nothing():
     _, model, params = model_of("llama_grouped")
-    generate(
-        model,
-        params,
-        np.ones((2, 5), int),
-        max_new_tokens=3,
-        temperature=0.5,
-        seed=1,
-        eos_token_id=3,
-    )
-    before = recompiles.total()
-    for length, new in ((3, 3), (9, 5), (16, 16)):
-        prompts = np.ones((2, length), int)
-        generate(
-            model, params, prompts, max_new_tokens=new, temperature=0.7, seed=new, eos_token_id=new
-        )
+    before = None
+    for length, new in ((5, 3), (3, 3), (9, 5), (16, 16)):
+        options = {"temperature": new / 10, "seed": new, "eos_token_id": new}
+        generate(model, params, np.ones((2, length), int), max_new_tokens=new, **options)
+        before = recompiles.total() if before is None else before
     assert recompiles.total() == before
 
 
@@ -118,18 +102,17 @@ def test_equal_layers_are_traced_once_a_program(monkeypatch):
 @pytest.mark.nightly
 def test_threads_share_a_model():
     _, model, params = model_of("gpt2")
+    rows = [[1, 2, 3, 4, 5], [6, 7]]
+    write = functools.partial(generate, model, params, max_new_tokens=6)
     calls = [
-        lambda: generate(
-            model, params, [[1, 2, 3, 4, 5], [6, 7]], max_new_tokens=6, temperature=1.0, seed=3
-        ),
-        lambda: generate(model, params, [[1, 2, 3, 4, 5]], max_new_tokens=6, num_beams=2),
+        lambda: write(rows, temperature=1.0, seed=3),
+        lambda: write(rows[:1], num_beams=2),
         lambda: np.concatenate(list(stream(model, params, [[6, 7]], max_new_tokens=6)), axis=1),
         lambda: score(model, params, [[1, 2, 3], [6]], [[4], [7, 8]]).logprobs,
         lambda: np.asarray(logits_of(model, params, input_ids=ids(1, 2, 6))),
     ]
-    with concurrent.futures.ThreadPoolExecutor(
-        2 * len(calls)
-    ) as threads:  # the first calls compile at the same time
+    # the first calls compile at the same time
+    with concurrent.futures.ThreadPoolExecutor(2 * len(calls)) as threads:
         found = list(threads.map(lambda call: call(), 6 * calls))
     alone = [call() for call in calls]
     for number, result in enumerate(found):
@@ -139,59 +122,40 @@ def test_threads_share_a_model():
 def test_a_stop_token_ends_its_row_alone():
     _, model, params = model_of("gpt2")
     prompts = [[1, 2, 3, 4, 5], [6, 7]]
-    free = generate(model, params, prompts, max_new_tokens=8)[:, 5:]
+    write = functools.partial(generate, model, params, max_new_tokens=8)
+    free = write(prompts)[:, 5:]
     stop = int(free[0, 3])
     assert stop not in free[1]
-    found = generate(
-        model,
-        params,
-        prompts,
-        max_new_tokens=8,
-        eos_token_id=stop,
-        pad_token_id=9,
-        return_scores=True,
-    )
+    found = write(prompts, eos_token_id=stop, pad_token_id=9, return_scores=True)
     first = free[0].tolist().index(stop) + 1
     assert found.lengths.tolist() == [first, 8]
     assert found.sequences[0, 5:].tolist() == [*free[0, :first].tolist(), *[9] * (8 - first)]
     assert found.sequences[1, 5:].tolist() == free[1].tolist()
     assert not found.logprobs[0, first:].any()
-    both = generate(model, params, prompts, max_new_tokens=8, eos_token_id=(stop, int(free[1, 0])))
-    assert both.shape == (2, 5 + first)
-    late = generate(
-        model, params, prompts[:1], max_new_tokens=8, eos_token_id=stop, min_new_tokens=first
-    )
+    assert write(prompts, eos_token_id=(stop, int(free[1, 0]))).shape == (2, 5 + first)
+    late = write(prompts[:1], eos_token_id=stop, min_new_tokens=first)
     assert stop not in late[0, 5 : 5 + first]
 
 
 def test_logprobs_are_the_models_own():
     _, model, params = model_of("gpt2")
     prompt = [[1, 2, 3, 4, 5], [8, 9, 10, 11, 12]]
-    found = generate(
-        model,
-        params,
-        prompt,
-        max_new_tokens=6,
-        temperature=0.5,
-        top_k=5,
-        seed=4,
-        return_scores=True,
-    )
+    sampled = {"temperature": 0.5, "top_k": 5, "seed": 4, "return_scores": True}
+    found = generate(model, params, prompt, max_new_tokens=6, **sampled)
     logits = logits_of(model, params, input_ids=jnp.asarray(found.sequences))
-    want = jnp.take_along_axis(
-        jax.nn.log_softmax(logits)[:, 4:-1], jnp.asarray(found.sequences)[:, 5:, None], axis=2
-    )
-    np.testing.assert_allclose(found.logprobs, want[..., 0], rtol=1e-4, atol=1e-5)
+    logprobs = np.asarray(jax.nn.log_softmax(logits))[:, 4:-1]
+    want = np.take_along_axis(logprobs, found.sequences[:, 5:, None], axis=2)[..., 0]
+    np.testing.assert_allclose(found.logprobs, want, rtol=1e-4, atol=1e-5)
 
 
 def test_a_seed_gives_the_same_text_and_samples_differ():
     _, model, params = model_of("gpt2")
     options = {"max_new_tokens": 8, "temperature": 1.5, "num_return_sequences": 4}
-    one = generate(model, params, [[1, 2, 3], [4, 5]], seed=7, **options)
-    np.testing.assert_array_equal(
-        one, generate(model, params, [[1, 2, 3], [4, 5]], seed=7, **options)
+    one, again, other = (
+        generate(model, params, [[1, 2, 3], [4, 5]], seed=seed, **options) for seed in (7, 7, 8)
     )
-    assert (one != generate(model, params, [[1, 2, 3], [4, 5]], seed=8, **options)).any()
+    np.testing.assert_array_equal(one, again)
+    assert (one != other).any()
     assert len({tuple(row) for row in one[:4, 3:].tolist()}) == 4
     assert (one[4:, :3] == [0, 4, 5]).all()
     alone = generate(model, params, [[1, 2, 3]], seed=7, **options)
@@ -219,63 +183,42 @@ def test_stop_strings_end_a_row_with_the_token_that_completes_them():
     _, model, params = model_of("gpt2")
     options = {"max_new_tokens": 12, "temperature": 1.0, "seed": 5, "pad_token_id": 36}
     free = generate(model, params, [[1, 2], [3, 4]], **options)[:, 2:]
-    text = Letters().decode(free[0].tolist())
-    stop = text[7:9]
-    end = text.index(stop) + 2
+    stop = Letters().decode(free[0].tolist())[7:9]
+    end = Letters().decode(free[0].tolist()).index(stop) + 2
     assert end == stop_strings.EVERY + 1, "the first token after a look at the text"
     before = recompiles.total()
-    found = generate(
-        model,
-        params,
-        [[1, 2], [3, 4]],
-        tokenizer=Letters(),
-        stop_strings=(stop,),
-        return_scores=True,
-        **options,
-    )
+    ways = {"tokenizer": Letters(), "stop_strings": (stop,), "return_scores": True}
+    found = generate(model, params, [[1, 2], [3, 4]], **ways, **options)
+    written = found.sequences[:, 2:]
     assert found.lengths[0] == end
     assert found.logprobs[0, end - 1] and not found.logprobs[0, end:].any()
-    assert found.sequences[0, 2:].tolist() == [
-        *free[0, :end].tolist(),
-        *[36] * (found.sequences.shape[1] - 2 - end),
-    ]
-    assert found.sequences[1, 2:].tolist() == free[1, : found.lengths[1]].tolist()
+    assert written[0, :end].tolist() == free[0, :end].tolist() and (written[0, end:] == 36).all()
+    assert written[1].tolist() == free[1, : found.lengths[1]].tolist()
     assert recompiles.total() - before <= 2  # a prefill and a loop that keep log-probabilities
 
 
 def test_forced_first_and_last_tokens_and_what_is_suppressed():
     _, model, params = model_of("t5")
-    source = np.ones((2, 5), int)
-    forced = {"forced_bos_token_id": 7, "forced_eos_token_id": 3, "eos_token_id": 3}
-    out = generate(model, params, source, max_new_tokens=5, **forced)
+    write = functools.partial(generate, model, params, np.ones((2, 5), int), max_new_tokens=5)
+    out = write(forced_bos_token_id=7, forced_eos_token_id=3, eos_token_id=3)
     assert (out[:, 1] == 7).all()
     assert all(3 in row[2:] for row in out)
-    usual = generate(model, params, source, max_new_tokens=5)
-    assert usual[0, 2] not in generate(
-        model, params, source, max_new_tokens=5, suppress_tokens=(int(usual[0, 2]),)
-    )
+    usual = write()[0, 2]
+    assert usual not in write(suppress_tokens=(int(usual),))
 
 
-# torch 2.13, transformers 5.23, with mBART's fixture.
-MBART = {
-    "input_ids": [[5, 9, 30, 41, 2, 11]],
-    "decoder_start_token_id": 2,
-    "forced_bos_token_id": 7,
-    "max_new_tokens": 5,
-}
+MBART = {"input_ids": [[5, 9, 30, 41, 2, 11]], "decoder_start_token_id": 2, "max_new_tokens": 5}
+MBART |= {"forced_bos_token_id": 7}
 
 
-@pytest.mark.parametrize(
-    ("prompt", "due"),
-    daily(
-        [
-            ([[2]], [2, 7, 60, 60, 60, 60]),
-            ([[2, 7]], [2, 7, 60, 60, 60, 60, 60]),
-            ([[2, 7, 12]], [2, 7, 12, 57, 57, 57, 57, 57]),
-        ],
-        [([[2, 7]], [2, 7, 60, 60, 60, 60, 60])],
-    ),
-)
+STARTS = [
+    ([[2]], [2, 7, 60, 60, 60, 60]),
+    ([[2, 7]], [2, 7, 60, 60, 60, 60, 60]),
+    ([[2, 7, 12]], [2, 7, 12, 57, 57, 57, 57, 57]),
+]
+
+
+@pytest.mark.parametrize(("prompt", "due"), daily(STARTS, STARTS[1:2]))
 def test_a_forced_first_token_stands_behind_the_bare_start_alone(prompt, due):
     """Whoever gives the language does not get it twice."""
     model, params = loaded("mbart_conditional_generation")
@@ -318,72 +261,36 @@ def test_a_decoder_prompt_of_several_tokens():
     np.testing.assert_array_equal(out[:, 3:], jnp.argmax(logits, axis=-1)[:, 2:-1])
 
 
-ERRORS = {
-    "too long": ("gpt2", {"max_new_tokens": 12}, "max_length=16; ask for at most 11 new tokens"),
-    "endless": (
-        "llama",
-        {"max_new_tokens": 10**9},
-        "rows end at 16777216; ask for at most 16777211 new tokens",
-    ),
-    "no length": ("gpt2", {}, "max_new_tokens is missing"),
-    "misspelt": ("gpt2", {"max_new_token": 3}, "did you mean max_new_tokens"),
-    "top_k without temperature": ("gpt2", {"max_new_tokens": 3, "top_k": 5}, "set temperature=1.0"),
-    "top_p": (
-        "gpt2",
-        {"max_new_tokens": 3, "top_p": 1.5, "temperature": 1.0},
-        r"top_p=1.5: must be a probability",
-    ),
-    "samples of greedy": (
-        "gpt2",
-        {"max_new_tokens": 3, "num_return_sequences": 2},
-        "greedy search has only one result",
-    ),
-    "more than beams": (
-        "gpt2",
-        {"max_new_tokens": 3, "num_return_sequences": 3, "num_beams": 2},
-        "raise num_beams",
-    ),
-    "beams and draws": (
-        "gpt2",
-        {"max_new_tokens": 3, "temperature": 1.0, "num_beams": 2},
-        "beam search does not sample",
-    ),
-    "eos": ("gpt2", {"max_new_tokens": 3, "eos_token_id": 99}, "eos_token_id=99: must be in 0..36"),
-    "forced": (
-        "gpt2",
-        {"max_new_tokens": 3, "forced_bos_token_id": 99},
-        "forced_bos_token_id=99: must be in 0..36",
-    ),
-    "suppressed": (
-        "gpt2",
-        {"max_new_tokens": 3, "suppress_tokens": [1, -1]},
-        r"suppress_tokens=\(1, -1\): must be in",
-    ),
-    "stop strings": ("gpt2", {"max_new_tokens": 3, "stop_strings": ("a",)}, "needs tokenizer="),
-    "short max_length": ("gpt2", {"max_length": 5}, "the prompt alone has 5 tokens"),
-    "no encoder": ("gpt2", {"max_new_tokens": 3, "decoder_input_ids": [[0]]}, "has no encoder"),
-    "encoder": ("bert", {"max_new_tokens": 3}, "only a decoder with head='lm'"),
-    "foreign ids": ("gpt2", {"max_new_tokens": 3, "input_ids": [[1, 99]]}, "holds the id 99"),
-    "mask of another shape": (
-        "gpt2",
-        {"max_new_tokens": 3, "attention_mask": [[1, 1]]},
-        "must match input_ids",
-    ),
-    "empty row": (
-        "gpt2",
-        {"max_new_tokens": 3, "attention_mask": [[0] * 5]},
-        "row 0 keeps no token",
-    ),
-    "one axis": ("gpt2", {"max_new_tokens": 3, "input_ids": [1, 2]}, r"\[batch, length\]"),
-}
+ERRORS = [
+    ("gpt2", {"max_new_tokens": 12}, "max_length=16; ask for at most 11 new tokens"),
+    ("llama", {"max_new_tokens": 10**9}, "rows end at 16777216; ask for at most 16777211 new to"),
+    ("gpt2", {"max_new_tokens": None}, "max_new_tokens is missing"),
+    ("gpt2", {"max_new_token": 3}, "did you mean max_new_tokens"),
+    ("gpt2", {"top_k": 5}, "set temperature=1.0"),
+    ("gpt2", {"top_p": 1.5, "temperature": 1.0}, r"top_p=1.5: must be a probability"),
+    ("gpt2", {"num_return_sequences": 2}, "greedy search has only one result"),
+    ("gpt2", {"num_return_sequences": 3, "num_beams": 2}, "raise num_beams"),
+    ("gpt2", {"temperature": 1.0, "num_beams": 2}, "beam search does not sample"),
+    ("gpt2", {"eos_token_id": 99}, "eos_token_id=99: must be in 0..36"),
+    ("gpt2", {"forced_bos_token_id": 99}, "forced_bos_token_id=99: must be in 0..36"),
+    ("gpt2", {"suppress_tokens": [1, -1]}, r"suppress_tokens=\(1, -1\): must be in"),
+    ("gpt2", {"stop_strings": ("a",)}, "needs tokenizer="),
+    ("gpt2", {"max_new_tokens": None, "max_length": 5}, "the prompt alone has 5 tokens"),
+    ("gpt2", {"decoder_input_ids": [[0]]}, "has no encoder"),
+    ("bert", {}, "only a decoder with head='lm'"),
+    ("gpt2", {"input_ids": [[1, 99]]}, "holds the id 99"),
+    ("gpt2", {"attention_mask": [[1, 1]]}, "must match input_ids"),
+    ("gpt2", {"attention_mask": [[0] * 5]}, "row 0 keeps no token"),
+    ("gpt2", {"input_ids": [1, 2]}, r"\[batch, length\]"),
+]
 
 
-@pytest.mark.parametrize("case", ERRORS)
-def test_errors_say_the_way_out_before_anything_compiles(case):
-    family, options, message = ERRORS[case]
+@pytest.mark.parametrize(("family", "options", "message"), ERRORS)
+def test_errors_say_the_way_out_before_anything_compiles(family, options, message):
     model = registry.resolve("models", family).Model(small(family))
+    given = {"input_ids": [[1, 2, 3, 4, 5]], "max_new_tokens": 3} | options
     with pytest.raises(ValueError, match=message):
-        generate(model, None, **{"input_ids": [[1, 2, 3, 4, 5]], **options})
+        generate(model, None, **given)
 
 
 @pytest.mark.nightly
@@ -392,9 +299,8 @@ def test_sharded_weights_write_the_same():
     mesh = Mesh(np.asarray(jax.devices()).reshape(2, 4), ("data", "fsdp"))
 
     def place(x):
-        return jax.device_put(
-            x, NamedSharding(mesh, PartitionSpec("fsdp" if x.shape[0] % 4 == 0 else None))
-        )
+        spec = PartitionSpec("fsdp" if x.shape[0] % 4 == 0 else None)
+        return jax.device_put(x, NamedSharding(mesh, spec))
 
     options = {"max_new_tokens": 8, "temperature": 1.0, "num_return_sequences": 2}
     one, many = (

@@ -26,12 +26,8 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.inference.generate import stream
 
 VOCAB = 50
-LAYERS = StackConfig(
-    num_layers=1,
-    pattern=(
-        LayerConfig(mixer=AttentionConfig(num_heads=2, position=Rope()), feed_forward=MlpConfig()),
-    ),
-)
+LAYER = LayerConfig(mixer=AttentionConfig(num_heads=2, position=Rope()), feed_forward=MlpConfig())
+LAYERS = StackConfig(num_layers=1, pattern=(LAYER,))
 
 
 class Lm(nn.Module):

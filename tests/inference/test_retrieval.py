@@ -8,6 +8,7 @@ import pytest
 
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.inference import retrieval
+from tests.objectives.tables import write_rows
 
 ROOT = Path(__file__).parents[1] / "fixtures" / "sentences"
 EXPECTED = json.loads((ROOT / "retrieval.json").read_text())
@@ -19,12 +20,10 @@ def beir(folder):
     rows = []
     for number, (name, text) in enumerate(EXPECTED["corpus"].items()):
         title, _, rest = text.partition(" ") if number % 2 else ("", "", text)
-        rows.append(json.dumps({"_id": name, "title": title, "text": rest}))
-    (folder / "corpus.jsonl").write_text("\n".join(rows))
-    queries = [
-        json.dumps({"_id": name, "text": text}) for name, text in EXPECTED["queries"].items()
-    ]
-    (folder / "queries.jsonl").write_text("\n".join(queries))
+        rows.append({"_id": name, "title": title, "text": rest})
+    write_rows(folder / "corpus.jsonl", rows)
+    queries = [{"_id": name, "text": text} for name, text in EXPECTED["queries"].items()]
+    write_rows(folder / "queries.jsonl", queries)
     judged = ["query-id\tcorpus-id\tscore"]
     for query, documents in EXPECTED["relevant"].items():
         judged += [f"{query}\t{document}\t{1 + i}" for i, document in enumerate(documents)]
@@ -70,13 +69,13 @@ def test_search_keeps_the_first_of_equals(monkeypatch):
     monkeypatch.setattr(retrieval, "CHUNK", 3)
     documents = np.asarray([[0.5], [1.0], [0.5], [1.0], [1.0], [0.0], [0.5]])
 
-    def vectors_of(start, end):
-        return documents[start:end]
+    def found(queries, count):
+        read = lambda start, end: documents[start:end]  # noqa: E731
+        product = lambda a, b: a @ b.T  # noqa: E731
+        return retrieval.search(np.ones((queries, 1)), count, read, product, 5).rows_QK.tolist()
 
-    hits = retrieval.search(np.ones((2, 1)), 7, vectors_of, lambda a, b: a @ b.T, 5)
-    assert hits.rows_QK.tolist() == [[1, 3, 4, 0, 2]] * 2
-    few = retrieval.search(np.ones((1, 1)), 2, vectors_of, lambda a, b: a @ b.T, 5)
-    assert few.rows_QK.tolist() == [[1, 0]]
+    assert found(2, 7) == [[1, 3, 4, 0, 2]] * 2
+    assert found(1, 2) == [[1, 0]]
 
 
 @pytest.mark.parametrize(

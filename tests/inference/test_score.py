@@ -23,17 +23,13 @@ CONTINUATIONS = [[8, 9], [10, 11, 12, 13, 14], [15]]
 
 def alone(cfg, model, params, prompt, continuation):
     if is_encoder_decoder(cfg):
-        row = [0, *continuation]
-        logits = logits_of(
-            model, params, input_ids=jnp.asarray([prompt]), decoder_input_ids=jnp.asarray([row])
-        )
+        inputs = {"input_ids": prompt, "decoder_input_ids": [0, *continuation]}
     else:
-        row = [*prompt, *continuation]
-        logits = logits_of(model, params, input_ids=jnp.asarray([row]))
-    logits = np.asarray(logits[0, -1 - len(continuation) : -1])
-    return np.asarray(jax.nn.log_softmax(logits))[
-        range(len(continuation)), continuation
-    ], logits.argmax(-1)
+        inputs = {"input_ids": [*prompt, *continuation]}
+    rows = {name: jnp.asarray([row]) for name, row in inputs.items()}
+    logits = np.asarray(logits_of(model, params, **rows)[0, -1 - len(continuation) : -1])
+    logprobs = np.asarray(jax.nn.log_softmax(logits))
+    return logprobs[range(len(continuation)), continuation], logits.argmax(-1)
 
 
 @pytest.mark.parametrize("family", daily(["gpt2", "t5"], ["gpt2"]))
@@ -47,9 +43,8 @@ def test_each_pair_as_if_alone(family):
         np.testing.assert_allclose(scores.log_likelihood[i], logprobs.sum(), rtol=1e-4)
         assert not scores.logprobs[i, len(continuation) :].any()
         assert not scores.greedy[i] or best.tolist() == continuation
-        likeliest = score(
-            model, params, [prompt] * 3, [[int(best[0])], continuation, [int(best[0])]]
-        )
+        first = [int(best[0])]
+        likeliest = score(model, params, [prompt] * 3, [first, continuation, first])
         assert likeliest.greedy.tolist() == [True, best.tolist() == continuation, True]
     before = recompiles.total()
     score(model, params, [[3], [4, 5, 6], [1]], [[1, 2], [3], [4]])

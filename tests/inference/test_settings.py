@@ -21,16 +21,13 @@ def write(folder, name, **values):
     (folder / name).write_text(json.dumps(values))
 
 
+NEWER = {"eos_token_id": [3, 4], "bad_words_ids": [[7]], "forced_eos_token_id": None}
+
+
 def test_the_newer_file_alone_counts_and_spellings_are_ours(tmp_path):
     write(tmp_path, "config.json", eos_token_id=1, num_beams=2, vocab_size=9)
     assert published_settings(tmp_path) == {"eos_token_id": 1, "num_beams": 2, "pad_token_id": 1}
-    write(
-        tmp_path,
-        "generation_config.json",
-        eos_token_id=[3, 4],
-        bad_words_ids=[[7]],
-        forced_eos_token_id=None,
-    )
+    write(tmp_path, "generation_config.json", **NEWER)
     want = {"eos_token_id": (3, 4), "suppress_tokens": (7,), "pad_token_id": 3}
     assert published_settings(tmp_path) == want
 
@@ -71,15 +68,11 @@ def test_what_only_transformers_computes_is_refused(tmp_path, values):
 
 
 def test_sampling_only_where_it_is_on(tmp_path):
-    write(tmp_path, "generation_config.json", temperature=0.6, top_p=0.9)
+    sampled = {"temperature": 0.6, "top_p": 0.9}
+    write(tmp_path, "generation_config.json", **sampled)
     assert published_settings(tmp_path) == {}
-    write(tmp_path, "generation_config.json", temperature=0.6, top_p=0.9, do_sample=True)
-    assert published_settings(tmp_path) == {
-        "temperature": 0.6,
-        "top_k": 50,
-        "top_p": 0.9,
-        "min_p": 0.0,
-    }
+    write(tmp_path, "generation_config.json", **sampled, do_sample=True)
+    assert published_settings(tmp_path) == sampled | {"top_k": 50, "min_p": 0.0}
 
 
 def test_a_damaged_file_is_named(tmp_path):
@@ -92,25 +85,16 @@ def test_a_damaged_file_is_named(tmp_path):
 
 
 def test_numbers_of_numpy_and_lists_are_read():
-    found = make_settings(
-        max_new_tokens=np.int64(3),
-        eos_token_id=np.int32(2),
-        temperature=np.float32(0.5),
-        suppress_tokens=[4, np.int64(5)],
-        stop_strings="end",
-        early_stopping=np.True_,
-        pad_token_id=None,
-        top_p=None,
-    )
-    assert found == make_settings(
-        max_new_tokens=3,
-        eos_token_id=2,
-        temperature=0.5,
-        suppress_tokens=(4, 5),
-        stop_strings=("end",),
-        early_stopping=True,
-    )
+    texts = {"stop_strings": "end", "suppress_tokens": [4, np.int64(5)], "early_stopping": np.True_}
+    numbers = {"eos_token_id": np.int32(2), "temperature": np.float32(0.5)}
+    none = {"pad_token_id": None, "top_p": None}
+    found = make_settings(max_new_tokens=np.int64(3), **numbers, **texts, **none)
+    due = {"stop_strings": ("end",), "suppress_tokens": (4, 5), "early_stopping": True}
+    assert found == make_settings(max_new_tokens=3, eos_token_id=2, temperature=0.5, **due)
     assert found.eos == (2,) and make_settings(max_new_tokens=1, eos_token_id=[3, 4]).eos == (3, 4)
+    for is_sampled, temperature in ((True, 0.7), (False, 0.0)):  # says nothing new
+        own = {"max_new_tokens": 3, "temperature": temperature}
+        assert make_settings(do_sample=is_sampled, **own) == make_settings(**own)
 
 
 @pytest.mark.parametrize(
@@ -141,10 +125,3 @@ def test_numbers_of_numpy_and_lists_are_read():
 def test_values_of_another_kind(name, value, message):
     with pytest.raises(ConfigError, match=message):
         make_settings(**{"max_new_tokens": 3, name: value})
-
-
-def test_do_sample_beside_a_temperature_says_nothing_new():
-    assert make_settings(max_new_tokens=3, do_sample=True, temperature=0.7) == make_settings(
-        max_new_tokens=3, temperature=0.7
-    )
-    assert make_settings(max_new_tokens=3, do_sample=False) == make_settings(max_new_tokens=3)

@@ -79,9 +79,8 @@ def test_greedy_rows_of_unequal_length_are_those_without_guesses(case):
 @pytest.mark.parametrize("family", ["llama", "t5"])
 def test_right_guesses_save_reads(family):
     model, params = model_of(family)
-    write = functools.partial(
-        generate, model, params, prompts(), max_new_tokens=NEW, return_scores=True
-    )
+    options = {"max_new_tokens": NEW, "return_scores": True}
+    write = functools.partial(generate, model, params, prompts(), **options)
     plain = write()
     assert plain.reads is None
     found = write(prompt_lookup_num_tokens=5)
@@ -96,28 +95,19 @@ def test_right_guesses_save_reads(family):
     same(found, plain)
 
 
+SAMPLED = {"temperature": 0.05, "top_k": 20, "top_p": 0.95, "min_p": 0.01, "seed": 7}
+SAMPLED |= {"repetition_penalty": 1.02, "num_return_sequences": 3, "min_new_tokens": 10}
+SAMPLED |= {"eos_token_id": (3, 4), "forced_eos_token_id": 5, "suppress_tokens": (1,)}
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("rows", [1, 2])
 def test_a_lookup_draws_what_is_drawn_without_it(rows):
     model, params = model_of("gpt2")
-    options = {
-        "temperature": 0.05,
-        "top_k": 20,
-        "top_p": 0.95,
-        "min_p": 0.01,
-        "repetition_penalty": 1.02,
-        "num_return_sequences": 3,
-        "min_new_tokens": 10,
-        "eos_token_id": (3, 4),
-        "forced_eos_token_id": 5,
-        "suppress_tokens": (1,),
-        "seed": 7,
-    }
-    write = functools.partial(
-        generate, model, params, prompts()[:rows], max_new_tokens=NEW, return_scores=True
-    )
-    found = write(prompt_lookup_num_tokens=3, **options)
-    same(found, write(**options))
+    options = {"max_new_tokens": NEW, "return_scores": True, **SAMPLED}
+    write = functools.partial(generate, model, params, prompts()[:rows], **options)
+    found = write(prompt_lookup_num_tokens=3)
+    same(found, write())
     assert (found.reads[found.lengths == NEW] < NEW - 1).any(), "no guess was right"
 
 
@@ -125,10 +115,9 @@ def test_a_lookup_draws_what_is_drawn_without_it(rows):
 def test_no_repeated_ngrams_and_one_row():
     model, params = model_of("llama", num_kv_heads=2)
     options = {"max_new_tokens": NEW, "no_repeat_ngram_size": 3, "return_scores": True}
-    plain = generate(model, params, prompts()[:1], **options)
-    same(generate(model, params, prompts()[:1], prompt_lookup_num_tokens=4, **options), plain)
-    draft = model_of("gpt2", seed=1)
-    same(generate(model, params, prompts()[:1], draft=draft, **options), plain)
+    write = functools.partial(generate, model, params, prompts()[:1], **options)
+    for guess in ({"prompt_lookup_num_tokens": 4}, {"draft": model_of("gpt2", seed=1)}):
+        same(write(**guess), write())
 
 
 class Letters:
@@ -159,20 +148,14 @@ def test_streams_and_stop_strings_are_those_without_guesses_and_nothing_compiles
 
 def chi_square(counts, expected):
     """Asserts that counts are those of these probabilities."""
-    total = counts.sum()
-    expected = expected / expected.sum() * total
+    expected = expected / expected.sum() * counts.sum()
     assert counts[expected == 0].sum() == 0, "impossible"
     kept = expected >= 5
-    rare = ~kept & (expected > 0)
-    groups = (
-        np.append(counts[kept], counts[rare].sum()),
-        np.append(expected[kept], expected[rare].sum()),
-    )
-    possible = groups[1] > 0
+    found, due = (np.append(x[kept], x[~kept].sum()) for x in (counts, expected))
+    possible = due > 0
     assert possible.sum() > 1
-    found = groups[0][possible]
-    due = groups[1][possible]
-    assert chdtrc(possible.sum() - 1, (np.square(found - due) / due).sum()) > LEVEL
+    statistic = (np.square(found - due)[possible] / due[possible]).sum()
+    assert chdtrc(possible.sum() - 1, statistic) > LEVEL
 
 
 def test_kept_and_replaced_tokens_have_the_models_distribution():
@@ -231,13 +214,10 @@ def test_the_samples_of_a_draft_have_the_models_distribution():
     prompt = [1, 2]
     model, params = built(small("gpt2", number=1, vocab_size=V))
     draft = built(small("llama", number=1, vocab_size=V, num_kv_heads=2), 3)
-    settings = {
-        "temperature": 1.3,
-        "top_k": 6,
-        "top_p": 0.95,
-        "min_p": 0.02,
-        "repetition_penalty": 1.2,
-    }
+    settings = {"temperature": 1.3, "top_k": 6, "top_p": 0.95, "min_p": 0.02}
+    settings |= {"repetition_penalty": 1.2}
+    options = {"max_new_tokens": new, "num_return_sequences": 2000, "return_scores": True}
+    options |= {"draft": draft, "num_assistant_tokens": 2}
     texts = list(itertools.product(range(V), repeat=new))
     rows = np.asarray([[*prompt, *text] for text in texts], np.int32)
     logits = np.asarray(logits_of(model, params, input_ids=rows))[:, len(prompt) - 1 : -1]
@@ -251,18 +231,7 @@ def test_the_samples_of_a_draft_have_the_models_distribution():
     counts = np.zeros(len(texts))
     reads = []
     for seed in range(20):
-        found = generate(
-            model,
-            params,
-            [prompt],
-            max_new_tokens=new,
-            draft=draft,
-            num_assistant_tokens=2,
-            num_return_sequences=2000,
-            seed=seed,
-            return_scores=True,
-            **settings,
-        )
+        found = generate(model, params, [prompt], seed=seed, **options, **settings)
         reads.append(found.reads)
         for row in found.sequences[:, len(prompt) :].tolist():
             counts[place[tuple(row)]] += 1
@@ -306,45 +275,29 @@ def test_1000_prompts_of_a_trained_model():
             np.testing.assert_array_equal(found, plain)
 
 
-REFUSED = {
-    "beams": ("gpt2", {"num_beams": 2}, "num_beams=2: beam search.*leave out draft"),
-    "a state": ("recurrent", {}, "keeps a state, which cannot go back"),
-    "a state beside attention": ("qwen3_next", {}, "keeps a state, which cannot go back"),
-    "limited room": ("switch_transformers", {}, "experts with limited room"),
-    "too many": ("gpt2", {"prompt_lookup_num_tokens": 257}, "must be at most 256"),
-    "no draft": (
+DRAFT = {"prompt_lookup_num_tokens": 0}
+REFUSED = [
+    ("gpt2", {"num_beams": 2}, "num_beams=2: beam search.*leave out draft"),
+    ("recurrent", {}, "keeps a state, which cannot go back"),
+    ("qwen3_next", {}, "keeps a state, which cannot go back"),
+    ("switch_transformers", {}, "experts with limited room"),
+    ("gpt2", {"prompt_lookup_num_tokens": 257}, "must be at most 256"),
+    ("gpt2", DRAFT | {"num_assistant_tokens": 3}, r"tokens=3: needs draft=\(model, params\)"),
+    ("gpt2", {"draft": 3}, r"draft: is a int; pass \(model, params\)"),
+    ("gpt2", {"draft": ("gpt2", {})}, "looked up, or a draft's; leave out one"),
+    ("gpt2", DRAFT | {"draft": ("gpt2", {"vocab_size": 41})}, "a vocabulary of 41, the model 37"),
+    (
         "gpt2",
-        {"prompt_lookup_num_tokens": 0, "num_assistant_tokens": 3},
-        r"num_assistant_tokens=3: needs draft=\(model, params\)",
+        DRAFT | {"draft": ("gpt2", {"max_length": 6})},
+        "ends at 6, where prompt and .* have 8",
     ),
-    "half a draft": ("gpt2", {"draft": 3}, r"draft: is a int; pass \(model, params\)"),
-    "both": ("gpt2", {"draft": ("gpt2", {})}, "looked up, or a draft's; leave out one"),
-    "another vocabulary": (
-        "gpt2",
-        {"draft": ("gpt2", {"vocab_size": 41}), "prompt_lookup_num_tokens": 0},
-        "draft: has a vocabulary of 41, the model 37",
-    ),
-    "a short draft": (
-        "gpt2",
-        {"draft": ("gpt2", {"max_length": 6}), "prompt_lookup_num_tokens": 0},
-        "draft: its position table ends at 6, where prompt and continuation have 8",
-    ),
-    "a draft with two sides": (
-        "gpt2",
-        {"draft": ("t5", {}), "prompt_lookup_num_tokens": 0},
-        "draft: must be .* a decoder",
-    ),
-    "a draft of an encoder-decoder": (
-        "t5",
-        {"draft": ("gpt2", {}), "prompt_lookup_num_tokens": 0},
-        "draft: t5 is an encoder-decoder",
-    ),
-}
+    ("gpt2", DRAFT | {"draft": ("t5", {})}, "draft: must be .* a decoder"),
+    ("t5", DRAFT | {"draft": ("gpt2", {})}, "draft: t5 is an encoder-decoder"),
+]
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_guessed_is_refused_before_anything_compiles(case):
-    family, options, message = REFUSED[case]
+@pytest.mark.parametrize(("family", "options", "message"), REFUSED)
+def test_what_cannot_be_guessed_is_refused_before_anything_compiles(family, options, message):
     options = {"max_new_tokens": 3, "prompt_lookup_num_tokens": 4, **options}
     if isinstance(options.get("draft"), tuple):
         other, sizes = options["draft"]

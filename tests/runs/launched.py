@@ -111,19 +111,11 @@ def start(arguments, devices, **variables):
 def pair(folder, workdir, settings, port, *flags, each=({}, {}), ids=(None, None), devices=2):
     """Two processes of some devices each; they are gone at the end of the block. What they compile
     they may keep in the folder."""
-    joining = f"--coordinator=127.0.0.1:{port}", "--num_processes=2"
-    lines = [
-        command(
-            folder,
-            workdir,
-            {**settings, **each[i]},
-            *joining,
-            f"--process_id={i}",
-            *flags,
-            ids=ids[i],
-        )
-        for i in (0, 1)
-    ]
+    flags = (f"--coordinator=127.0.0.1:{port}", "--num_processes=2", *flags)
+    lines = []
+    for i in (0, 1):
+        own = {**settings, **each[i]}
+        lines.append(command(folder, workdir, own, f"--process_id={i}", *flags, ids=ids[i]))
     kept = str(folder / "kept")
     started = [start(line, devices, FLAXFORMER_LITE_CACHE=kept) for line in lines]
     try:
@@ -147,6 +139,5 @@ def outputs(started):
 
 def digests(workdir, step):
     """Path -> [dtype, shape, digest] of a checkpoint's leaves."""
-    return json.loads((workdir / "checkpoints" / str(step) / "meta" / "metadata").read_text())[
-        "leaves"
-    ]
+    record = workdir / "checkpoints" / str(step) / "meta" / "metadata"
+    return json.loads(record.read_text())["leaves"]

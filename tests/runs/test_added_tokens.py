@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from flaxformer_lite import load_pretrained, load_tokenizer, run, save_pretrained
-from flaxformer_lite.config import ConfigError, TokenizerConfig
+from flaxformer_lite.config import ConfigError, MeshConfig, TokenizerConfig
 from flaxformer_lite.pages import get_config
 from flaxformer_lite.runs.start.adopt import read_experiment
 from flaxformer_lite.runs.start.initial_state import initial_state
 from flaxformer_lite.runs.start.setup import prepare_experiment
 from flaxformer_lite.sharding.mesh import build_mesh
 from flaxformer_lite.text import tokenizer, tokenizer_training
+from tests.runs import launched
 
 ADDED = ("<tool>", "</tool>", "слово")
 ROWS = [f"call <tool>sum {i} and {i + 1}</tool> for слово" for i in range(200)]
@@ -25,26 +26,14 @@ def settings(folder, steps=2):
     path = folder / "rows.txt"
     path.write_text("\n\n".join(ROWS))
     config = get_config("gpt2_tiny")
-    config.model.decoder_layers = 1
-    config.model.d_model = 16
-    config.model.num_heads = 2
-    config.model.mlp_dim = 32
-    config.model.max_length = 32
-    config.model.vocab_size = 0
-    config.data.path = str(path)
-    config.data.cache = str(folder / "cache")
-    config.data.length = 32
-    config.data.eval_fraction = 0.2
-    config.data.tokenizer.name = "byte_bpe"
-    config.data.tokenizer.vocab_size = 400
-    config.train.steps = steps
-    config.train.batch_size = 4
-    config.mesh.data = 1
-    config.train.eval_every = 2
-    config.train.eval_batches = 1
-    config.train.checkpoint_every = 2
-    config.train.sample_tokens = 0
-    config.train.loss_chunks = 1
+    own = {"train.steps": steps, "train.batch_size": 4, "train.eval_every": 2, "mesh.data": 1}
+    own |= {
+        "train.checkpoint_every": 2,
+        "data.path": str(path),
+        "data.cache": str(folder / "cache"),
+    }
+    own |= {"data.tokenizer.name": "byte_bpe", "data.tokenizer.vocab_size": 400}
+    config.update_from_flattened_dict(launched.SETTINGS | own)
     return config
 
 
@@ -68,36 +57,28 @@ def started_from(folder, published, steps=2):
 def test_a_trained_tokenizer_gets_tokens(tmp_path):
     config = settings(tmp_path)
     config.data.tokenizer.add = ADDED
-    done = run(config, tmp_path / "run")
-    known = load_tokenizer(done.workdir)
-    ids = [known.encode(name, special_tokens=False) for name in ADDED]
-    assert ids == [[400], [401], [402]]
-    assert load_pretrained(done.workdir)[0].cfg.vocab_size == 448
-    read = known.encode(ROWS[0], special_tokens=False)
+    experiment = prepare_experiment(read_experiment(config))
+    known = experiment.train_data.tokenizer
+    assert [known.encode(name) for name in ADDED] == [[400], [401], [402]]
+    assert experiment.cfg.model.vocab_size == 448
+    read = known.encode(ROWS[0])
     assert read.count(400) == read.count(401) == read.count(402) == 1
     assert known.decode(read) == ROWS[0]
 
 
-def test_new_rows_are_the_mean_of_those_of_the_directory(tmp_path, published):
-    experiment = prepare_experiment(read_experiment(started_from(tmp_path, published)))
-    old = np.asarray(load_pretrained(published)[1]["token_embed"]["embedding"])
-    state = initial_state(experiment.program, str(published))
-    table = np.asarray(jax.device_get(state.params)["token_embed"]["embedding"])
-    size = len(old)
-    assert size == 448  # with spare rows for them, as many tables have
-    np.testing.assert_array_equal(table, old)
-
-
-def test_a_table_without_spare_rows_grows(tmp_path, published):
-    _, params = load_pretrained(published)
-    full = [f"<{i}>" for i in range(48)]
-    config = started_from(tmp_path, published, steps=2)
-    config.data.tokenizer.add = (*full, *ADDED)
+def table_of(config, published):
     experiment = prepare_experiment(read_experiment(config))
-    assert experiment.program.cfg.model.vocab_size == 451
-    state = initial_state(experiment.program, str(published))
-    table = np.asarray(jax.device_get(state.params)["token_embed"]["embedding"])
-    old = np.asarray(params["token_embed"]["embedding"])
+    params = jax.device_get(initial_state(experiment.program, str(published)).params)
+    return params["token_embed"]["embedding"]
+
+
+def test_a_table_grows_by_the_mean_of_its_rows_where_it_has_no_spare_ones(tmp_path, published):
+    old = np.asarray(load_pretrained(published)[1]["token_embed"]["embedding"])
+    config = started_from(tmp_path, published)
+    np.testing.assert_array_equal(table_of(config, published), old)  # as many tables have some
+    config.data.tokenizer.add = (*(f"<{i}>" for i in range(48)), *ADDED)
+    table = table_of(config, published)
+    assert (len(old), len(table)) == (448, 451)
     np.testing.assert_array_equal(table[:448], old)
     np.testing.assert_allclose(table[448:], np.tile(old.mean(axis=0), (3, 1)), atol=1e-6)
 
@@ -117,9 +98,8 @@ def test_a_table_without_spare_rows_grows(tmp_path, published):
         assert len(known) == 451
         assert known.encode("</tool>", special_tokens=False) == [449]
         assert known.decode([448, 449]) == "<tool></tool>"
-        assert tokenizer.load(folder / "tokenizer" if folder == workdir else folder).encode(
-            "a<tool>"
-        )[-1:] == [448]
+        files = folder / "tokenizer" if folder == workdir else folder
+        assert tokenizer.load(files).encode("a<tool>")[-1:] == [448]
 
 
 def test_tokens_that_are_there_change_nothing(tmp_path):
@@ -151,8 +131,6 @@ def test_tokens_that_cannot_be_added_are_refused(chosen, message):
 
 
 def test_a_table_grows_on_a_mesh(published):
-    from flaxformer_lite.config import MeshConfig
-
     mesh = build_mesh(MeshConfig(data=2))
     model, params = load_pretrained(published, vocab_size=460, mesh=mesh)
     assert params["token_embed"]["embedding"].shape == (460, model.cfg.d_model)

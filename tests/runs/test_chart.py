@@ -26,26 +26,19 @@ def test_points_lie_where_the_labels_of_the_axes_say():
     svg = draw_chart("loss", [line([4.0, 3.0, 2.0], every=50)], 100.0)
     (_, top), (middle, center), (right, bottom) = drawn(svg, "c0")
     assert (middle, right) == (0.5, 1.0) and top < center < bottom
-    assert (
-        labels(svg, "y")["3"] == center
-        and labels(svg, "x")["20"] == 0.2
-        and labels(svg, "x")["100"] == 1.0
-    )
+    across = labels(svg, "x")
+    assert (labels(svg, "y")["3"], across["20"], across["100"]) == (center, 0.2, 1.0)
 
 
 def test_a_few_huge_values_make_the_axis_logarithmic_and_a_schedule_does_not():
     svg = draw_chart("perplexity", [line([30_000.0, 300.0, 40.0, 30.0, 30.0])], 4.0)
-    assert "(logarithmic)" in svg and {"100", "1000", "10k"} <= set(labels(svg, "y"))
+    names = labels(svg, "y")
+    assert "(logarithmic)" in svg and {"100", "1000", "10k"} <= set(names)
     heights = [y for _, y in drawn(svg, "c0")]
-    assert math.isclose(
-        (heights[1] - heights[0]) / 2,
-        labels(svg, "y")["100"] - labels(svg, "y")["1000"],
-        abs_tol=0.002,
-    )
-    warmed = [
-        min(step / 100, 1) * (0.1 + 0.9 * math.cos(step / 700)) * 1e-3 for step in range(1, 1000)
-    ]
-    assert "(logarithmic)" not in draw_chart("rate", [line(warmed)], 1000.0)
+    half = (heights[1] - heights[0]) / 2
+    assert math.isclose(half, names["100"] - names["1000"], abs_tol=0.002)
+    warm = [min(n / 100, 1) * (0.1 + 0.9 * math.cos(n / 700)) * 1e-3 for n in range(1, 1000)]
+    assert "(logarithmic)" not in draw_chart("rate", [line(warm)], 1000.0)
 
 
 def test_labels_of_close_values_differ():
@@ -65,6 +58,9 @@ def test_many_points_become_few_and_keep_their_spikes():
 def test_points_are_marked_unless_there_are_too_many():
     assert draw_chart("loss", [line([1.0, 0.5, 0.125], dots=True)], 2.0).count("dot c0") == 3
     assert "dot" not in draw_chart("loss", [line([1.0] * (DOTTED + 1), dots=True)], 60.0)
+    # a line of a single value could not be seen
+    assert draw_chart("rate", [line([0.25])], 20.0).count("dot c0") == 1
+    assert "dot" not in draw_chart("rate", [line([0.25, 0.5])], 20.0)
 
 
 def test_the_pointer_reads_the_values_of_the_records():
@@ -74,28 +70,18 @@ def test_the_pointer_reads_the_values_of_the_records():
     assert 'data-last="2.0"' in svg
 
 
-def test_a_single_value_is_a_dot_as_a_line_of_it_could_not_be_seen():
-    alone = draw_chart("rate", [line([0.25])], 20.0)
-    assert alone.count("dot c0") == 1
-    assert "dot" not in draw_chart("rate", [line([0.25, 0.5])], 20.0)
-
-
 def test_values_that_are_not_finite_equal_or_alone_are_no_trouble():
     assert len(drawn(draw_chart("loss", [line([1.0, math.nan, math.inf, 2.0])], 3.0), "c0")) == 2
     assert draw_chart("loss", [line([math.nan])], 1.0) == "" == draw_chart("loss", [], 1.0)
     for values in ([0.0], [0.0, 0.0], [5.0, 5.0], [-1e300, 1e300], [1e-12, 2e-12]):
-        places = [
-            y for _, y in drawn(draw_chart("loss", [line(values)], float(len(values) - 1)), "c0")
-        ]
-        assert all(0 <= place <= 1 for place in places)
+        svg = draw_chart("loss", [line(values)], float(len(values) - 1))
+        assert all(0 <= place <= 1 for _, place in drawn(svg, "c0"))
 
 
 def test_names_are_text_and_a_level_is_dashed():
     svg = draw_chart("<b>", [line([1.0, 2.0])._replace(label="<i>")], 1.0, level=("<u>", 1.5))
-    assert all(
-        html.escape(name) in svg and name not in svg.replace("<b>&lt;b&gt;</b>", "")
-        for name in ("<b>", "<i>", "<u>")
-    )
+    for name in ("<b>", "<i>", "<u>"):
+        assert html.escape(name) in svg and name not in svg.replace("<b>&lt;b&gt;</b>", "")
     assert 'class="level"' in svg and "1.5" in svg
 
 

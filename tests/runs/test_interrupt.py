@@ -37,10 +37,8 @@ def test_the_first_signal_while_training_is_noted_and_the_second_ends(number, ca
         os.kill(os.getpid(), number)
         until(lambda: ended)
     assert ended == [number] and signal.getsignal(number) == before
-    assert (
-        capfd.readouterr().err
-        == f"\n{number.name}: stopping after this step; once more stops at once.\n"
-    )
+    said = f"\n{number.name}: stopping after this step; once more stops at once.\n"
+    assert capfd.readouterr().err == said
 
 
 @pytest.mark.parametrize("number", daily(SIGNALS, (signal.SIGTERM,)))

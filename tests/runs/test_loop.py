@@ -31,6 +31,7 @@ from flaxformer_lite.runs.report import metrics, text as report_text
 from flaxformer_lite.runs.start import setup
 from flaxformer_lite.runs.start.preflight import lock_workdir
 from flaxformer_lite.runtime.processes import ALONE
+from tests.runs import launched
 from tests.runs.test_report import run_as_printed
 from tests.training import tiny_runs
 
@@ -63,7 +64,7 @@ def test_a_page_runs_as_its_records_do(cfg, finished, tmp_path):
     copy = shutil.copytree(finished, tmp_path / "run")
     before = (copy / "config.json").read_text()
     result = flaxformer_lite.run(page, copy)  # the same run, which has ended
-    evals = [r for r in metrics.read(copy / "metrics.jsonl") if r.pop("split") == "eval"]
+    evals = [{k: v for k, v in r.items() if k != "split"} for r in records(copy, "eval")]
     best = min(evals[1:], key=lambda record: record["nll"])
     assert result == runs.RunResult(8, evals[-1], best, str(copy), "")
     assert result.last["step"] == 8 and result.last["loss"] < evals[0]["loss"]
@@ -88,15 +89,10 @@ def traced_once(monkeypatch, programs):
     """Lets runs of one model share their traced steps, where what surrounds the steps is tested."""
 
     def prepare(cfg):
-        key = dataclasses.replace(
-            cfg, train=dataclasses.replace(cfg.train, steps=1, checkpoint_every=1)
-        )
-        programs.setdefault(key, setup.prepare_experiment(cfg))
-        program = programs[key].program
-        program = dataclasses.replace(
-            program, cfg=dataclasses.replace(program.cfg, train=cfg.train)
-        )
-        return dataclasses.replace(programs[key], program=program)
+        key = tiny_runs.steps(cfg, 1, checkpoint_every=1)
+        made = programs.setdefault(key, setup.prepare_experiment(cfg))
+        own = dataclasses.replace(made.program.cfg, train=cfg.train)
+        return dataclasses.replace(made, program=dataclasses.replace(made.program, cfg=own))
 
     monkeypatch.setattr(runs, "prepare_experiment", prepare)
 
@@ -108,12 +104,19 @@ def forget_the_compilation_cache():
     compilation_cache.reset_cache()
 
 
+def records(workdir, split):
+    return [r for r in metrics.read(workdir / "metrics.jsonl") if r["split"] == split]
+
+
 def leaves_of(workdir, step):
     """Path -> SHA-256 of the checkpoint's leaves."""
-    meta = json.loads(
-        next((workdir / "checkpoints" / str(step) / "meta").rglob("metadata")).read_text()
-    )
-    return {path: content for path, (_, _, content) in meta["leaves"].items()}
+    return {path: content for path, (_, _, content) in launched.digests(workdir, step).items()}
+
+
+PRINTED = ("parameters", "attention: dense", "unigram baseline", "perplexity", "bits per byte")
+PRINTED += ("tokens/s", "in steps, ", "of the process at most", "0 after step two", "next")
+KEPT = {"loss", "grad_norm", "param_norm", "learning_rate", "tokens_per_second", "step_seconds"}
+KEPT |= {"goodput", "peak_process_bytes"}
 
 
 def test_a_run_learns_and_leaves_its_files(cfg, tmp_path, capsys, monkeypatch, traced_once):
@@ -125,54 +128,30 @@ def test_a_run_learns_and_leaves_its_files(cfg, tmp_path, capsys, monkeypatch, t
     flops = runs.prepare_experiment(cfg).program.flops_per_step
     matrices = (384 + 4 * 16 + 2 * 32) * 16  # of the vocabulary, the attention and the MLP
     assert flops == 6 * 8 * 32 * matrices + 12 * 8 * 32 * 32 * 16
-    for word in (
-        "parameters",
-        f"{flops / 1e6:.1f} MFLOP",
-        "attention: dense",
-        "unigram baseline",
-        "perplexity",
-        "bits per byte",
-        "tokens/s",
-        "in steps, ",
-        "of the process at most",
-        "0 after step two",
-        "next",
-    ):
+    for word in (*PRINTED, f"{flops / 1e6:.1f} MFLOP"):
         assert word in said, word
-    evals = [r for r in metrics.read(tmp_path / "metrics.jsonl") if r["split"] == "eval"]
+    evals = records(tmp_path, "eval")
     assert [r["step"] for r in evals] == [0, 15, 30]
     assert evals[-1]["loss"] < evals[0]["loss"] - 0.5
-    trains = [r for r in metrics.read(tmp_path / "metrics.jsonl") if r["split"] == "train"]
+    trains = records(tmp_path, "train")
     assert [r["step"] for r in trains] == list(range(2, 31, 2))
-    assert {
-        "loss",
-        "grad_norm",
-        "param_norm",
-        "learning_rate",
-        "tokens_per_second",
-        "step_seconds",
-        "goodput",
-        "peak_process_bytes",
-    } <= trains[1].keys()
+    assert trains[1].keys() >= KEPT
     samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
     assert [sample["step"] for sample in samples] == [15, 30]
     report = html.unescape((tmp_path / "report.html").read_text())
     assert "<p>finished: step 30 of 30; " in report
-    for text in (samples[0]["texts"][1][1], samples[1]["texts"][1][1]):
-        assert text in report
-    assert samples[1]["texts"][1][1].splitlines()[0] in said
-    assert (
-        json.loads((tmp_path / "config.json").read_text())["config"]["model"]["vocab_size"] % 64
-        == 0
-    )
+    texts = [sample["texts"][1][1] for sample in samples]
+    assert all(text in report for text in texts)
+    assert texts[1].splitlines()[0] in said
+    config = json.loads((tmp_path / "config.json").read_text())["config"]
+    assert config["model"]["vocab_size"] % 64 == 0
     assert list((tmp_path / "tokenizer").iterdir())
     run_as_printed(said, {"write"}, capsys)
 
 
 def same_end(workdir, other):
     assert leaves_of(workdir, 8) == leaves_of(other, 8)
-    last, due = (metrics.read(one / "metrics.jsonl")[-1] for one in (workdir, other))
-    assert last == due
+    assert records(workdir, "eval")[-1] == records(other, "eval")[-1]
 
 
 def test_stopping_and_resuming_is_bit_for_bit_the_uninterrupted_run(
@@ -225,9 +204,8 @@ def test_so_it_is_with_dropout_and_microbatches(folder, tmp_path):
 @pytest.mark.nightly  # fewer devices, test_two_processes.py; more, tests/checkpoints/test_store.py
 def test_another_mesh_resumes_to_rounding_and_says_so(cfg, finished, workdir, capsys):
     shutil.rmtree(workdir / "checkpoints" / "8")
-    flaxformer_lite.run(
-        dataclasses.replace(cfg, mesh=MeshConfig(data=1, fsdp=2, tensor=2)), workdir
-    )
+    split = MeshConfig(data=1, fsdp=2, tensor=2)
+    flaxformer_lite.run(dataclasses.replace(cfg, mesh=split), workdir)
     assert "mesh.fsdp, mesh.tensor; equal to rounding" in capsys.readouterr().out
     same_to_rounding(workdir, finished)
 
@@ -242,23 +220,21 @@ def test_another_mode_resumes_to_rounding(cfg, finished, tmp_path, capsys):
 
 
 def same_to_rounding(moved, straight):
-    ours, due = (metrics.read(one / "metrics.jsonl")[-1] for one in (moved, straight))
-    np.testing.assert_allclose(ours["loss"], due["loss"], rtol=1e-4)
+    ours, due = (records(one, "eval")[-1]["loss"] for one in (moved, straight))
+    np.testing.assert_allclose(ours, due, rtol=1e-4)
 
 
 def test_a_damaged_newest_checkpoint_is_trained_again(cfg, finished, workdir, capsys, traced_once):
-    data = max(
-        (workdir / "checkpoints" / "8" / "state").rglob("d/*"), key=lambda p: p.stat().st_size
-    )
+    files = (workdir / "checkpoints" / "8" / "state").rglob("d/*")
+    data = max(files, key=lambda path: path.stat().st_size)
     os.truncate(data, data.stat().st_size // 2)
     flaxformer_lite.run(cfg, workdir)
     assert "notice: checkpoint of step 8 is damaged" in capsys.readouterr().out
     assert leaves_of(workdir, 8) == leaves_of(finished, 8)
-    trains = [r for r in metrics.read(workdir / "metrics.jsonl") if r["split"] == "train"]
+    trains = records(workdir, "train")
     assert [r["step"] for r in trains] == [2, 4, 6, 8]
-    assert ["seconds_repeated" in r for r in trains] == [False, False, True, False] and 0 < trains[
-        -1
-    ]["goodput"] < 1
+    assert ["seconds_repeated" in r for r in trains] == [False, False, True, False]
+    assert 0 < trains[-1]["goodput"] < 1
 
 
 def test_nan_stops_at_its_step_and_keeps_the_last_good_checkpoint(
@@ -279,11 +255,9 @@ def test_nan_stops_at_its_step_and_keeps_the_last_good_checkpoint(
         return dataclasses.replace(experiment, program=program)
 
     monkeypatch.setattr(runs, "prepare_experiment", poisoned)
-    expected = (
-        r"not finite at step 5: loss nan, gradient norm \d.*, parameter norm \d.*last good"
-        r" checkpoint is step 3"
-    )
-    with pytest.raises(RunError, match=expected):
+    norms = r"loss nan, gradient norm \d.*, parameter norm \d"
+    said = rf"not finite at step 5: {norms}.*last good checkpoint is step 3"
+    with pytest.raises(RunError, match=said):
         flaxformer_lite.run(cfg, tmp_path)
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir() if p.name.isdigit()) == ["3"]
     assert "<p>ended by an error (not finite at step 5: " in (tmp_path / "report.html").read_text()
@@ -300,12 +274,8 @@ def test_a_report_and_samples_that_cannot_be_written_are_one_notice_each(
     flaxformer_lite.run(tiny_runs.steps(cfg, 8, sample_tokens=5), tmp_path)
     said = capsys.readouterr().out
     assert said.count("notice: report.html cannot be written") == 1
-    assert (
-        said.count(
-            "notice: a sample cannot be written (out of memory); the run continues without it."
-        )
-        == 1
-    )
+    unwritten = "a sample cannot be written (out of memory); the run continues without it."
+    assert said.count(f"notice: {unwritten}") == 1
     same_end(tmp_path, finished)
 
 
@@ -325,10 +295,8 @@ def test_sigterm_finishes_the_step_and_saves(cfg, tmp_path, monkeypatch, capsys,
     with Interrupt() as interrupt:
         result = flaxformer_lite.run(cfg, tmp_path, interrupt=interrupt)
     assert result.signal == "SIGTERM" and result.steps == 5 and result.last["step"] == 4
-    assert (
-        "SIGTERM: stopped after step 5 and saved; the same command continues."
-        in capsys.readouterr().out
-    )
+    said = "SIGTERM: stopped after step 5 and saved; the same command continues."
+    assert said in capsys.readouterr().out
     assert leaves_of(tmp_path, 5)
     assert "<p>stopped by SIGTERM: step 5 of 50; " in (tmp_path / "report.html").read_text()
     assert signal.getsignal(signal.SIGTERM) == before
@@ -341,35 +309,21 @@ def test_a_run_that_is_done_says_so_and_a_last_single_step_compiles_without_a_wa
     assert "WARNING" not in capsys.readouterr().out
     before = leaves_of(workdir, 9)
     flaxformer_lite.run(tiny_runs.steps(cfg, 3), workdir)
-    assert (
-        "notice: step 9 is done and train.steps=3: nothing is left to train."
-        in capsys.readouterr().out
-    )
+    said = "notice: step 9 is done and train.steps=3: nothing is left to train."
+    assert said in capsys.readouterr().out
     assert leaves_of(workdir, 9) == before
 
 
-def test_a_config_that_matters_is_refused_with_then_and_now(cfg, workdir):
-    changed = dataclasses.replace(
-        cfg, seed=7, optimizer=dataclasses.replace(cfg.optimizer, learning_rate=0.5)
-    )
-    with pytest.raises(
-        ConfigError, match=r"step 8: optimizer.learning_rate: 0.01 -> 0.5; seed: 0 -> 7.*--workdir"
+def test_other_text_and_another_seed_are_refused(folder, cfg, workdir, tmp_path):
+    text = (folder / "text.jsonl").read_text()
+    (tmp_path / "text.jsonl").write_text(text.replace("seven", "SEVEN"))
+    data = dataclasses.replace(cfg.data, path=str(tmp_path / "text.jsonl"))
+    for changed, said in (
+        ({"data": data}, "text or tokenizer: "),
+        ({"seed": 7}, "step 8: seed: 0 -> 7.*--workdir"),
     ):
-        flaxformer_lite.run(changed, workdir)
-    wider = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, d_model=32))
-    with pytest.raises(ConfigError, match=r"model.d_model: 16 -> 32"):
-        flaxformer_lite.run(wider, workdir)
-
-
-def test_other_text_is_refused(folder, cfg, workdir, tmp_path):
-    (tmp_path / "text.jsonl").write_text(
-        (folder / "text.jsonl").read_text().replace("seven", "SEVEN")
-    )
-    other = dataclasses.replace(
-        cfg, data=dataclasses.replace(cfg.data, path=str(tmp_path / "text.jsonl"))
-    )
-    with pytest.raises(ConfigError, match="text or tokenizer: "):
-        flaxformer_lite.run(other, workdir)
+        with pytest.raises(ConfigError, match=said):
+            flaxformer_lite.run(dataclasses.replace(cfg, **changed), workdir)
 
 
 def test_one_run_at_a_time_in_a_workdir(folder, tmp_path):
@@ -384,9 +338,7 @@ def test_workdir_that_cannot_be_written(folder, tmp_path):
 
 
 def test_a_batch_that_does_not_split_is_refused_before_the_data_is_read(folder, tmp_path):
-    cfg = dataclasses.replace(
-        tiny_runs.config(folder, train={"batch_size": 12}), mesh=MeshConfig(data=8)
-    )
+    cfg = tiny_runs.config(folder, train={"batch_size": 12}, mesh=MeshConfig(data=8))
     with pytest.raises(ConfigError, match=r"^train.batch_size=12: .*try train.batch_size=16"):
         flaxformer_lite.run(cfg, tmp_path)
 
@@ -419,24 +371,14 @@ def test_a_callback_hears_all_that_the_run_does_in_order(cfg, tmp_path, monkeypa
     heard = Heard()
     monkeypatch.setattr(loop, "_other_callbacks", lambda *_, **__: [heard])
     flaxformer_lite.run(tiny_runs.steps(cfg, 4, checkpoint_every=2), tmp_path)
-    assert [call for call in heard.calls if call[0] != "begins"] == [
-        ("eval", 0),
-        ("evaluated", 0),
-        ("done", 1),
-        ("done", 2),
-        ("train", 2),
-        ("done", 3),
-        ("done", 4),
-        ("train", 4),
-        ("eval", 4),
-        ("evaluated", 4),
-        "close",
-    ]
+    two = [("done", 1), ("done", 2), ("train", 2)]
+    four = [("done", 3), ("done", 4), ("train", 4)]
+    begun, ended = ([("eval", step), ("evaluated", step)] for step in (0, 4))
+    due = [*begun, *two, *four, *ended, "close"]
+    assert [call for call in heard.calls if call[0] != "begins"] == due
     assert [call[1] for call in heard.calls if call[0] == "begins"] == [1, 2, 3, 4]
-    assert all(
-        heard.calls.index(("begins", step)) < heard.calls.index(("done", step))
-        for step in (1, 2, 3, 4)
-    )
+    for step in (1, 2, 3, 4):
+        assert heard.calls.index(("begins", step)) < heard.calls.index(("done", step))
 
 
 def test_a_callback_closes_after_an_error_and_ends_the_run_with_its_own(
@@ -459,20 +401,17 @@ def test_a_failing_background_save_ends_the_run_with_the_last_good_step(
 ):
     real = Checkpoints.save
 
+    def fail(*args, **options):
+        raise OSError(28, "No space left")
+
     def save(self, step, state, meta):
         if step == 8:
-            monkeypatch.setattr(
-                self._storage._manager,
-                "save",
-                lambda *a, **k: (_ for _ in ()).throw(OSError(28, "No space left")),
-            )
+            monkeypatch.setattr(self._storage._manager, "save", fail)
         real(self, step, state, meta)
 
     monkeypatch.setattr(Checkpoints, "save", save)
-    with pytest.raises(
-        CheckpointError,
-        match=r"step 8 was not written.*No space left.*last.*checkpoint.*4",
-    ):
+    said = r"step 8 was not written.*No space left.*last.*checkpoint.*4"
+    with pytest.raises(CheckpointError, match=said):
         flaxformer_lite.run(cfg, tmp_path)
 
 
@@ -484,8 +423,7 @@ def test_a_notebook_gets_the_curve_at_the_end(cfg, tmp_path, monkeypatch, traced
     monkeypatch.setattr(summary, "in_notebook", lambda: True)
     flaxformer_lite.run(tiny_runs.steps(cfg, 2), tmp_path / "run")
     (frame,) = shown
-    page = html.unescape(
-        re.fullmatch(r'<iframe srcdoc="(.*?)" style="[^"]*"></iframe>', frame, re.S)[1]
-    )
+    framed = re.fullmatch(r'<iframe srcdoc="(.*?)" style="[^"]*"></iframe>', frame, re.S)
+    page = html.unescape(framed[1])
     assert page.startswith("<!doctype html>") and page.count("<figure") == 1
     assert "<b>loss (nats per target)</b>" in page and "unigram baseline" in page

@@ -40,6 +40,10 @@ ROWS = [
 MODEL = {"vocab_size": 0, "max_length": LENGTH, "pad_token_id": 0, "number": 1}
 
 
+# decoders that write, and a softmax over padding too
+PADDED = {"dpo", "grpo", "instruction", "late_interaction", "text_to_text", "question_answering"}
+
+
 @pytest.mark.parametrize("name", daily(TASKS, ("multiple_choice",)))
 def test_every_task_that_counts_tokens_has_the_same_loss_and_gradient_packed(name):
     task = resolve_class("objectives", name)()
@@ -50,14 +54,7 @@ def test_every_task_that_counts_tokens_has_the_same_loss_and_gradient_packed(nam
     records = encode_rows(task, cfg, table, rows, Bytes(), task.skeletons[0])
     sizes_NC = np.asarray([task.token_counts(feature) for feature in records.features])
     if not sizes_NC.size:
-        # decoders that write, and a softmax over padding too
-        assert name in (
-            "dpo",
-            "instruction",
-            "late_interaction",
-            "text_to_text",
-            "question_answering",
-        )
+        assert name in PADDED
         return
     batch = jax.tree.map(jnp.asarray, tables.stack(task, records))
     shape = Shape(len(records) * sizes_NC.shape[1], LENGTH)
@@ -95,37 +92,41 @@ def first_step(cfg):
     columns = batch["inputs"]["input_ids"].shape[1]
     assert ("packing" in batch["inputs"] or columns < LENGTH) == cfg.train.packing
     state = initial_state(run.program, "")
-    _, predictions = evaluate.run(
-        run.program.eval_step, state.params, run.eval_batches(), run.eval_data
-    )
+    held_out = run.eval_batches(), run.eval_data
+    _, predictions = evaluate.run(run.program.eval_step, state.params, *held_out)
     metrics = jax.device_get(run.program.train_step(state, batch)[1])
     return [metrics["loss"], metrics["grad_norm"], metrics["param_norm"], predictions["logits"]]
 
 
+def same_as_padded(cfg):
+    for due, found in zip(first_step(padded(cfg)), first_step(cfg), strict=True):
+        np.testing.assert_allclose(found, due, rtol=2e-6, atol=1e-6)
+
+
+def padded(cfg):
+    return dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, packing=False))
+
+
 MESHES = [
-    pytest.param(MeshConfig(data=1), 1, marks=pytest.mark.nightly),
-    pytest.param(MeshConfig(data=1, context=2), 1, marks=pytest.mark.nightly),
-    pytest.param(MeshConfig(data=1, fsdp=2), 2, marks=pytest.mark.nightly),
-    pytest.param(MeshConfig(data=2, mode="shard_map"), 2, marks=pytest.mark.nightly),
-    pytest.param(MeshConfig(data=2, mode="pmap"), 1, marks=pytest.mark.nightly),
+    (MeshConfig(data=1), 1),
+    (MeshConfig(data=1, context=2), 1),
+    (MeshConfig(data=1, fsdp=2), 2),
+    (MeshConfig(data=2, mode="shard_map"), 2),
+    (MeshConfig(data=2, mode="pmap"), 1),
 ]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("mesh,accumulate", MESHES)
 def test_a_step_is_the_same_packed_on_any_mesh(tmp_path, mesh, accumulate):
-    cfg = experiment(tmp_path, mesh=mesh, accumulate=accumulate)
-    padded = dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, packing=False))
-    for due, found in zip(first_step(padded), first_step(cfg), strict=True):
-        np.testing.assert_allclose(found, due, rtol=2e-6, atol=1e-6)
+    same_as_padded(experiment(tmp_path, mesh=mesh, accumulate=accumulate))
 
 
 @pytest.mark.nightly  # of shorter rows, tests/data/test_padding.py
 def test_a_model_that_takes_no_packed_rows_computes_the_same_in_shorter_ones(tmp_path):
-    plain = experiment(tmp_path, family="bart")
-    padded = dataclasses.replace(plain, train=dataclasses.replace(plain.train, packing=False))
-    for due, found in zip(first_step(padded), first_step(plain), strict=True):
-        np.testing.assert_allclose(found, due, rtol=2e-6, atol=1e-6)
-    assert described(plain)["padded"].startswith("training to ")
+    cfg = experiment(tmp_path, family="bart")
+    same_as_padded(cfg)
+    assert described(cfg)["padded"].startswith("training to ")
 
 
 @pytest.mark.nightly  # of packed rows, the test below
@@ -139,12 +140,8 @@ def test_a_run_in_shorter_rows_with_dropout_continues_exactly(tmp_path):
 
 
 def records(folder):
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    kept = [json.loads(line) for line in lines]
-    return {
-        (record["step"], record["split"]): (record["loss"], record.get("grad_norm"))
-        for record in kept
-    }
+    kept = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return {(one["step"], one["split"]): (one["loss"], one.get("grad_norm")) for one in kept}
 
 
 # Dropout is drawn again daily in tests/contrib/time_machine/test_replay.py.
@@ -205,10 +202,8 @@ def described(cfg):
 def test_a_run_says_what_is_packed_or_which_length_would_do(tmp_path):
     cfg = experiment(tmp_path)
     assert "of the padded batch is computed" in described(cfg)["packed"]
-    off = dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, packing=False))
-    assert described(off)["notice"].endswith(
-        "is padding, as train.packing=False; --config.data.length=24 cuts no row"
-    )
+    why = "is padding, as train.packing=False; --config.data.length=24 cuts no row"
+    assert described(padded(cfg))["notice"].endswith(why)
     split = dataclasses.replace(cfg, mesh=MeshConfig(data=1, context=2))
     assert described(split)["padded"].startswith("training to ")
 

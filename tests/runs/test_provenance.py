@@ -4,6 +4,7 @@ its rows."""
 import csv
 import json
 import re
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from flaxformer_lite.config import ConfigError, DataConfig
 from flaxformer_lite.data.pipeline import open_dataset
 from flaxformer_lite.runs import provenance
 from flaxformer_lite.text.tokenizer import Bytes
+from tests.objectives.tables import write_rows
 
 
 def opened(cfg):
@@ -45,25 +47,21 @@ def test_pieces_of_jsonl_are_in_their_lines(experiment, jsonl, documents, tokeni
 @pytest.mark.parametrize("tokenizer", ["bytes", "byte_bpe", "words"])
 def test_pieces_of_plain_text_begin_in_their_lines(experiment, tmp_path, documents, tokenizer):
     path = tmp_path / "one.txt"
-    path.write_text("".join(f"{text} äöü\n" for text in documents))
-    data, origins = opened(experiment(path=str(path), tokenizer=tokenizer, tokens=500))
-    rows = pieces_of(data, 2)
     lines = [f"{text} äöü\n" for text in documents]
-    off = []
-    for records, row, (text,) in rows:
+    path.write_text("".join(lines))
+    data, origins = opened(experiment(path=str(path), tokenizer=tokenizer, tokens=500))
+    off = [0]
+    for records, row, (text,) in pieces_of(data, 2):
         (told,) = origins.places(records, row)
         about = "~" * (tokenizer == "words")
         line = int(told.removeprefix(f"{path}:{about}"))
         if about:  # letters that are not in the vocabulary are lost
-            off += [
-                abs(int(named[1]) + 1 - line) for named in re.finditer(r"document (\d+)", text)
-            ][:1]
+            named = re.search(r"document (\d+)", text)
+            off += [abs(int(named[1]) + 1 - line)] if named else []
         else:
-            assert (
-                text.strip("\ufffd")
-                in "".join(lines[line - 1 :])[: len(lines[line - 1]) + len(text)]
-            )
-    assert max(off, default=0) <= 2
+            near = "".join(lines[line - 1 :])[: len(lines[line - 1]) + len(text)]
+            assert text.strip("\ufffd") in near
+    assert max(off) <= 2
 
 
 def test_a_line_of_plain_text_leads_to_its_rows(experiment, tmp_path, documents):
@@ -82,29 +80,23 @@ def test_a_line_of_plain_text_leads_to_its_rows(experiment, tmp_path, documents)
 )
 def test_what_is_not_there_is_one_sentence(experiment, wanted):
     data, origins = opened(experiment())
-    with pytest.raises(
-        ConfigError,
-        match=r"--document=.*not in the training.*data.path=.* held out; name a",
-    ):
+    said = r"--document=.*not in the training.*data.path=.* held out; name a"
+    with pytest.raises(ConfigError, match=said):
         origins.rows(data.packing(0), wanted)
 
 
-def test_a_held_out_line_is_refused(experiment, jsonl, documents):
+def test_a_held_out_line_is_refused(experiment, documents):
     data, origins = opened(experiment())
-    refused = []
+    refused = set()
     for line in range(1, 121):
         try:
             origins.rows(data.packing(0), f"documents.jsonl:{line}")
         except ConfigError:
-            refused.append(line)
-    held = {data.tokenizer.decode(ids) for ids in texts_of(data.corpus.tokens["eval"])}
-    assert held == {documents[line - 1] for line in refused}
-
-
-def texts_of(tokens):
-    return [
-        tokens.ids[a : b - 1] for a, b in zip(tokens.offsets[:-1], tokens.offsets[1:], strict=True)
-    ]
+            refused.add(documents[line - 1])
+    held = data.corpus.tokens["eval"]
+    assert refused == {
+        data.tokenizer.decode(held.ids[a : b - 1]) for a, b in pairwise(held.offsets)
+    }
 
 
 @pytest.mark.nightly
@@ -112,9 +104,8 @@ def test_rows_of_csv_and_tokens_of_a_file(experiment, tmp_path, documents):
     table = tmp_path / "t.csv"
     ids = tmp_path / "t.npy"
     with table.open("w", newline="") as file:
-        csv.writer(file).writerows(
-            [["id", "text"], *([str(n), text] for n, text in enumerate(documents))]
-        )
+        rows = ((str(n), text) for n, text in enumerate(documents))
+        csv.writer(file).writerows([("id", "text"), *rows])
     np.save(ids, np.concatenate([[*Bytes().encode(text), Bytes().eos_id] for text in documents]))
     for path in (table, ids):
         data, origins = opened(experiment(path=str(path)))
@@ -126,49 +117,41 @@ def test_rows_of_csv_and_tokens_of_a_file(experiment, tmp_path, documents):
             if path is table:
                 assert place == f"{path}, row {number}" and found in documents[number - 1]
             else:
-                assert place == f"{path}, token {number}" and data.tokenizer.decode(
-                    np.load(ids)[number : number + 40]
-                ).startswith(found)
+                assert place == f"{path}, token {number}"
+                text = data.tokenizer.decode(np.load(ids)[number : number + 40])
+                assert text.startswith(found)
             assert row % 50 or row in origins.rows(records, place.replace(", row ", ":"))
 
 
 def test_pairs_count_both_texts(experiment, tmp_path, documents):
     path = tmp_path / "pairs.jsonl"
-    path.write_text(
-        "".join(
-            json.dumps({"source": text[:60], "target": f"to {n}"}) + "\n\n"
-            for n, text in enumerate(documents)
-        )
-    )
+    rows = [{"source": text[:60], "target": f"to {n}"} for n, text in enumerate(documents)]
+    path.write_text("\n\n".join(map(json.dumps, rows)))
     data, origins = opened(experiment("seq2seq", path=str(path), length=64, target_length=16))
     records = data.records
     for row in range(len(records)):
         told = origins.places(records, row)
         texts = [data.tokenizer.decode(ids) for ids in records.row(row)]
         numbers = [int(place.removeprefix(f"{path}:")) for place in told]
-        assert texts == [text for n in numbers for text in (documents[n // 2][:60], f"to {n // 2}")]
+        assert texts == [text for n in numbers for text in rows[n // 2].values()]
         assert row in origins.rows(records, f"pairs.jsonl:{numbers[-1]}")
 
 
-def test_examples_of_tasks_lead_to_rows_of_their_table_packed_or_not(experiment, tmp_path):
-    path = tmp_path / "t.jsonl"
-    path.write_text(
-        "".join(
-            json.dumps({"instruction": f"say {n}", "response": f"it is {n}"}) + "\n"
-            for n in range(1, 61)
-        )
-    )
-    for options in ({"packed": True}, {"packed": False}):
-        data = open_dataset(experiment("instruction", path=str(path), length=160, options=options))
-        origins = provenance.TableOrigins(DataConfig(path=str(path)))
-        records = data.records
-        for example in range(len(records)):
-            places = origins.places(records, example)
-            numbers = [int(place.removeprefix(f"{path}, row ")) for place in places]
-            assert len(numbers) > 1 or not options["packed"] or example == len(records) - 1
-            text = data.tokenizer.decode(data.example(example, 0, 0)["inputs"]["input_ids"])
-            assert re.findall(r"say (\d+)", text) == list(map(str, numbers))
-            for wanted in (str(numbers[-1]), f"t.jsonl:{numbers[-1]}"):
-                assert origins.rows(records, wanted).tolist() == [example]
-        with pytest.raises(ConfigError, match="or it is held out; name one"):
-            origins.rows(records, "no such words")
+@pytest.mark.parametrize("packed", [True, False])
+def test_examples_of_tasks_lead_to_rows_of_their_table_packed_or_not(experiment, tmp_path, packed):
+    rows = [{"instruction": f"say {n}", "response": f"it is {n}"} for n in range(1, 61)]
+    path = write_rows(tmp_path / "t.jsonl", rows)
+    cfg = experiment("instruction", path=path, length=160, options={"packed": packed})
+    data = open_dataset(cfg)
+    origins = provenance.TableOrigins(DataConfig(path=path))
+    records = data.records
+    for example in range(len(records)):
+        places = origins.places(records, example)
+        numbers = [int(place.removeprefix(f"{path}, row ")) for place in places]
+        assert len(numbers) > 1 or not packed or example == len(records) - 1
+        text = data.tokenizer.decode(data.example(example, 0, 0)["inputs"]["input_ids"])
+        assert re.findall(r"say (\d+)", text) == list(map(str, numbers))
+        for wanted in (str(numbers[-1]), f"t.jsonl:{numbers[-1]}"):
+            assert origins.rows(records, wanted).tolist() == [example]
+    with pytest.raises(ConfigError, match="or it is held out; name one"):
+        origins.rows(records, "no such words")

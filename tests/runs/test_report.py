@@ -23,23 +23,14 @@ class History:
 
 
 def result(loss, compiles=0):
+    held = {"split": "eval", "loss": loss + 1, "perplexity": 50.0, "bits_per_byte": 1.5}
     history = History(
         {"split": "eval", "step": 0, "loss": 10.0, "nll": 9.0},
         {"split": "train", "step": 10, "tokens_per_second": 1000.0},
-        {
-            "split": "eval",
-            "step": 20,
-            "loss": loss + 1,
-            "nll": loss,
-            "perplexity": 50.0,
-            "bits_per_byte": 1.5,
-        },
+        {**held, "step": 20, "nll": loss},
     )
-    return dict(
-        text.closing(
-            history, TextObjective.shown, ("unigram baseline", 6.0), compiles, Path("runs/x")
-        )
-    )
+    baseline = ("unigram baseline", 6.0)
+    return dict(text.closing(history, TextObjective.shown, baseline, compiles, Path("runs/x")))
 
 
 def test_the_model_is_measured_against_the_baseline_by_text_alone():
@@ -53,24 +44,23 @@ def test_the_model_is_measured_against_the_baseline_by_text_alone():
 def test_a_headline_that_is_better_when_higher_and_an_objective_without_a_baseline():
     history = History({"split": "eval", "step": 20, "loss": 1.0, "accuracy": 0.75})
     metrics = Metric("accuracy", form=".1%", higher_is_better=True), Metric("loss")
-    rows = {
-        b: dict(text.closing(history, metrics, b and ("majority", b), 0, Path("x")))
-        for b in (None, 0.5, 0.75, 0.75 + 1e-8, 0.9)
-    }
-    assert (
-        rows[None]["held-out accuracy"] == "75.0% after 20 steps" and rows[None]["loss"] == "1.000"
-    )
-    assert "majority" not in rows[None]
-    assert rows[None]["metrics"] == "x/metrics.jsonl"  # without trackers
-    named = text.closing(history, metrics, None, 0, Path("x"), trackers=("tensorboard",))
-    assert dict(named)["metrics"] == "x/metrics.jsonl, x/tensorboard"
-    assert rows[0.5]["majority"] == "50.0%; the model is 25.0 points better"
-    assert (
-        rows[0.75]["majority"]
-        == rows[0.75 + 1e-8]["majority"]
-        == "75.0%; the model is no better yet"
-    )
-    assert rows[0.9]["majority"] == "90.0%; the model is 15.0 points WORSE so far"
+
+    def rows(baseline, **options):
+        return dict(text.closing(history, metrics, baseline, 0, Path("x"), **options))
+
+    alone = rows(None)
+    assert alone["held-out accuracy"] == "75.0% after 20 steps" and alone["loss"] == "1.000"
+    assert "majority" not in alone
+    assert alone["metrics"] == "x/metrics.jsonl"  # without trackers
+    named = rows(None, trackers=("tensorboard",))
+    assert named["metrics"] == "x/metrics.jsonl, x/tensorboard"
+    for share, said in (
+        (0.5, "50.0%; the model is 25.0 points better"),
+        (0.75, "75.0%; the model is no better yet"),
+        (0.75 + 1e-8, "75.0%; the model is no better yet"),
+        (0.9, "90.0%; the model is 15.0 points WORSE so far"),
+    ):
+        assert rows(("majority", share))["majority"] == said
 
 
 def test_late_compilations_are_a_warning():
@@ -113,17 +103,12 @@ def test_the_banner_says_what_was_read_and_held_out(tmp_path):
     for name in ("a.txt", "b.txt", "c.md", "d.html", "e.png"):
         (tmp_path / "texts" / name).write_text(f"some words of {name}\n" * 200)
     data = dataclasses.replace(cfg.data, path=str(tmp_path / "texts"))
-    rows = dict(
-        text.banner(
-            setup.prepare_experiment(dataclasses.replace(cfg, data=data)), tmp_path / "run", 0
-        )
-    )
+    experiment = setup.prepare_experiment(dataclasses.replace(cfg, data=data))
+    rows = dict(text.banner(experiment, tmp_path / "run", 0))
     assert rows["data"].endswith("texts: 3 files (2 .txt, 1 .md), 11.8 kB; 334 examples")
     assert rows["held out"] == "36 examples, of 3 documents: 9.5% of the tokens"
-    assert (
-        rows["notice"]
-        == "d.html, e.png: not read, as the suffixes are not that of text, jsonl or a table"
-    )
+    why = "not read, as the suffixes are not that of text, jsonl or a table"
+    assert rows["notice"] == f"d.html, e.png: {why}"
 
 
 def test_next_commands_name_the_environment(monkeypatch, tmp_path):

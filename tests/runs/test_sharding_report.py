@@ -1,7 +1,6 @@
 """The table before the first step, against what the arrays of the state themselves say."""
 
 import dataclasses
-import functools
 
 import pytest
 
@@ -14,25 +13,19 @@ from tests.training import tiny_runs
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    """built(mesh, ..) -> the program of a run, built once."""
+def table(tmp_path_factory):
+    """table(mesh, ..) -> the table of a run's program."""
     folder = tmp_path_factory.mktemp("text")
 
-    @functools.cache
-    def build(mesh, accumulate=1, **sizes):
-        cfg = tiny_runs.config(
-            folder, train={"batch_size": 16, "accumulate": accumulate}, mesh=mesh
-        )
+    def report(mesh, accumulate=1, **sizes):
+        train = {"batch_size": 16, "accumulate": accumulate}
+        cfg = tiny_runs.config(folder, train=train, mesh=mesh)
         model = dataclasses.replace(cfg.model, vocab_size=512, **sizes)
         cfg = dataclasses.replace(cfg, model=model)
-        return program.build(cfg, sharding.build_mesh(mesh), dummy.example(cfg))
+        built = program.build(cfg, sharding.build_mesh(mesh), dummy.example(cfg))
+        return dict(sharding_report.sharding_report(built))
 
-    return build
-
-
-@pytest.fixture(scope="module")
-def table(built):
-    return lambda *args, **sizes: dict(sharding_report.sharding_report(built(*args, **sizes)))
+    return report
 
 
 def test_one_device_has_no_table(table):
@@ -41,24 +34,21 @@ def test_one_device_has_no_table(table):
 
 def test_batch_and_rows(table):
     rows = table(MeshConfig(data=2, fsdp=2, context=2), accumulate=2)
-    assert (
-        rows["batch"]
-        == "16 sequences, 4 a device in 2 microbatches of 2 (data x fsdp = 4), each cut in 2 along"
-        " its length"
-    )
+    split = "4 a device in 2 microbatches of 2 (data x fsdp = 4)"
+    assert rows["batch"] == f"16 sequences, {split}, each cut in 2 along its length"
 
 
 def test_what_is_whole_and_why(table):
-    assert (
-        "mesh.fsdp=1 and mesh.tensor=1 split no weights" in table(MeshConfig(data=8))["replicated"]
-    )
-    over_data = table(MeshConfig(data=8, shard_over_data=True))["replicated"]
-    assert over_data.endswith("no rule of sharding/parameter_rules.py splits them")
-    rows = table(MeshConfig(fsdp=2), max_length=2**15)
-    assert rows["replicated"].endswith(
-        r"; the largest: embed/position/position 2.1 MB by the rule position(_\d+)?/\w+$"
-    )
-    assert "the largest" not in table(MeshConfig(fsdp=2))["replicated"]
+    def whole(**sizes):
+        return table(MeshConfig(**sizes))["replicated"]
+
+    assert "mesh.fsdp=1 and mesh.tensor=1 split no weights" in whole(data=8)
+    no_rule = "no rule of sharding/parameter_rules.py splits them"
+    assert whole(data=8, shard_over_data=True).endswith(no_rule)
+    large = table(MeshConfig(fsdp=2), max_length=2**15)["replicated"]
+    rule = r"2.1 MB by the rule position(_\d+)?/\w+$"
+    assert large.endswith(f"; the largest: embed/position/position {rule}")
+    assert "the largest" not in whole(fsdp=2)
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,8 @@ class Spiky(toy.NextToken):
 
     def loss(self, outputs, targets, *, chunks):
         sums = super().loss(outputs, targets, chunks=chunks)
-        return sums._replace(
-            loss={"weights": sums.loss["weights"] * jnp.max(targets["factor"]).astype(jnp.float32)}
-        )
+        factor = jnp.max(targets["factor"]).astype(jnp.float32)
+        return sums._replace(loss={"weights": sums.loss["weights"] * factor})
 
 
 def batch(seed, factor=1.0):
@@ -46,9 +45,8 @@ def batch(seed, factor=1.0):
 def build(skip, *, accumulate=1, axis_name=None):
     tx = optimizer.build(CFG, 20, skip_spikes=skip)
     options = {"dropout_key": None, "accumulate": accumulate, "chunks": 1, "axis_name": axis_name}
-    fn = step.train_step(
-        toy.features(toy.Toy()), Spiky(), tx, optimizer.schedule(CFG, 20), **options
-    )
+    rate = optimizer.schedule(CFG, 20)
+    fn = step.train_step(toy.features(toy.Toy()), Spiky(), tx, rate, **options)
     return fn, jax.jit(lambda: state.create(toy.init, tx))()
 
 
@@ -61,53 +59,45 @@ def compiled(skip):
 @pytest.mark.parametrize("known", [0, 63, 64, 100, 128])
 def test_a_spike_is_so_many_deviations_above_the_mean(known):
     rng = np.random.default_rng(known)
+    values = rng.normal(3, 0.5, known).astype(np.float32)
     past = np.full(spikes.WINDOW, np.nan, np.float32)
-    past[rng.permutation(spikes.WINDOW)[:known]] = values = rng.normal(3, 0.5, known).astype(
-        np.float32
-    )
+    past[rng.permutation(spikes.WINDOW)[:known]] = values
     edge = statistics.fmean(values) + 4 * statistics.pstdev(values) if known >= 64 else np.inf
     for now in (2.0, edge - 0.01, edge + 0.01, 1e9):
         for xp in (np, jnp):
-            assert bool(spikes.is_spike(xp.asarray(past), xp.float32(now), 4.0, xp)) == (
-                now > edge or now == np.inf
-            )
+            found = spikes.is_spike(xp.asarray(past), xp.float32(now), 4.0, xp)
+            assert bool(found) == (now > edge or now == np.inf)
     for now in (np.nan, np.inf, -np.inf):
         assert spikes.is_spike(past, np.float32(now), 4.0)
 
 
 def test_a_left_out_update_is_as_if_the_step_had_not_been():
-    runs = {}
-    for name, (fn, at), bad in (
-        ("with", compiled(6.0), {3, 4, 7}),
-        ("without", compiled(6.0), set()),
-    ):
+    left_out = {3, 4, 7}
+
+    def ran(numbers):
+        fn, at = compiled(6.0)
         rates = []
-        for number in range(9):
-            if name == "without" and number in {3, 4, 7}:
-                continue
-            at, told = fn(at, batch(number, np.nan if number in bad else 1.0))
-            assert float(told["skipped"]) == (number in bad)
-            rates += [float(told["learning_rate"])] * (number not in bad)
-        runs[name] = at, rates
-    with_, rates = runs["with"]
-    without, due = runs["without"]
+        for number in numbers:
+            at, told = fn(at, batch(number, np.nan if number in left_out else 1.0))
+            assert float(told["skipped"]) == (number in left_out)
+            rates += [float(told["learning_rate"])] * (number not in left_out)
+        return at, rates
+
+    with_, rates = ran(range(9))
+    without, due = ran([number for number in range(9) if number not in left_out])
     assert rates == due, "the schedule counts the updates that were made"
     assert digest(with_.params) == digest(without.params)
-    assert digest(evaluated_params(with_)) == digest(evaluated_params(without)), (
-        "the average counts each weight once"
-    )
+    # the average counts each weight once
+    assert digest(evaluated_params(with_)) == digest(evaluated_params(without))
     assert optax.tree.get(with_.opt_state, "left_out") == 3 and with_.step == without.step + 3
 
 
 def test_the_average_before_the_first_update_is_the_weights():
     fn, at = compiled(6.0)
+    close = functools.partial(np.testing.assert_allclose, atol=1e-6)
     for number, factor in enumerate((np.nan, 1.0)):
         at, _ = fn(at, batch(number, factor))
-        jax.tree.map(
-            functools.partial(np.testing.assert_allclose, atol=1e-6),
-            evaluated_params(at),
-            at.params,
-        )
+        jax.tree.map(close, evaluated_params(at), at.params)
 
 
 @pytest.mark.nightly
@@ -150,31 +140,23 @@ def test_all_devices_leave_out_the_same(mode):
 def test_spikes_are_told_and_too_many_in_a_row_end_the_run(tmp_path):
     said = []
     recorder = Recorder(tmp_path, -1)
-    watcher = Spikes(lambda step: ["a.txt:3", "b.txt:5"], "runs/a", recorder, said.append)
+    rows = ["a.txt:3", "b.txt:5"]
+    watcher = Spikes(lambda step: rows, "runs/a", recorder, said.append)
+    high = {"loss": 90.0, "grad_norm": 1.0}
     for number in range(1, 100):
-        watcher.step_done(
-            number, {"loss": 90.0 if number == 80 else 3.0 + number % 2, "grad_norm": 1.0}, None
-        )
+        usual = {"loss": 3.0 + number % 2, "grad_norm": 1.0}
+        watcher.step_done(number, high if number == 80 else usual, None)
     (line,) = said
-    assert line.startswith(
-        "notice: step 80 is a spike: loss 90, gradient norm 1; its rows are from a.txt:3, b.txt:5; "
-    )
+    told = "loss 90, gradient norm 1; its rows are from a.txt:3, b.txt:5; "
+    assert line.startswith(f"notice: step 80 is a spike: {told}")
     assert "replay --workdir runs/a --at 80 shows the loss of each" in line
-    (record,) = recorder.of("spike")
-    assert record == {
-        "step": 80,
-        "split": "spike",
-        "loss": 90.0,
-        "grad_norm": 1.0,
-        "rows": ["a.txt:3", "b.txt:5"],
-    }
+    assert recorder.of("spike") == [{"step": 80, "split": "spike", **high, "rows": rows}]
     # as at a resume
     again = Spikes(lambda step: [], "runs/a", recorder, said.append, **watcher.remembered())
-    again.step_done(100, {"loss": 90.0, "grad_norm": 1.0}, None)
+    again.step_done(100, high, None)
     assert said.pop().startswith("notice: step 100 is a spike") and len(said) == 1
     left_out = {"loss": 3.0, "grad_norm": np.nan, "skipped": 1.0}
-    with pytest.raises(
-        RunError, match=f"updates of {IN_A_ROW} steps.* skipped, up to step 115.*skip_spikes"
-    ):
+    many = f"updates of {IN_A_ROW} steps.* skipped, up to step 115.*skip_spikes"
+    with pytest.raises(RunError, match=many):
         for number in range(100, 200):
             watcher.step_done(number, left_out, None)

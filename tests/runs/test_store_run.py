@@ -25,9 +25,8 @@ from tests.training import tiny_runs
 
 @pytest.fixture(scope="module")
 def cfg(tmp_path_factory):
-    return tiny_runs.config(
-        tmp_path_factory.mktemp("store"), train={"steps": 4, "checkpoint_every": 2, "eval_every": 2}
-    )
+    train = {"steps": 4, "checkpoint_every": 2, "eval_every": 2}
+    return tiny_runs.config(tmp_path_factory.mktemp("store"), train=train)
 
 
 @pytest.fixture(scope="module")
@@ -51,34 +50,24 @@ def run(cfg, gcs, prepared_once):
     return Objects(at)
 
 
+FILES = {"README.md", "baseline.json", "config.json", "metrics.jsonl", "report.html"}
+FILES |= {"tokenizer/tokenizer.bytes"}
+
+
 def test_ends_as_on_a_disk_with_its_whole_history(run, cfg, tmp_path):
     flaxformer_lite.run(cfg, tmp_path / "disk")
-    ours, theirs = (
-        read_record(at) for at in (run.below("checkpoints/4"), tmp_path / "disk/checkpoints/4")
-    )
-    assert ours["leaves"] == theirs["leaves"] and ours["config_hash"] == theirs["config_hash"]
-    assert ours["losses"] == theirs["losses"] and len(ours["losses"]) == 4
-    lines = (
-        run.read("metrics.jsonl").splitlines(),
-        (tmp_path / "disk/metrics.jsonl").read_bytes().splitlines(),
-    )
-    steps, expected = (
-        [(json.loads(line)["step"], json.loads(line)["split"]) for line in part] for part in lines
-    )
-    assert steps == expected
-    names = {
-        name
-        for name in run.names()
-        if not name.startswith(("checkpoints/", "best/", "tensorboard/"))
-    }
-    assert names == {
-        "README.md",
-        "baseline.json",
-        "config.json",
-        "metrics.jsonl",
-        "report.html",
-        "tokenizer/tokenizer.bytes",
-    }
+    disk = tmp_path / "disk"
+    ours, theirs = map(read_record, (run.below("checkpoints/4"), disk / "checkpoints/4"))
+    for name in ("leaves", "config_hash", "losses"):
+        assert ours[name] == theirs[name]
+    assert len(ours["losses"]) == 4
+
+    def steps(lines):
+        return [(one["step"], one["split"]) for one in map(json.loads, lines.splitlines())]
+
+    assert steps(run.read("metrics.jsonl")) == steps((disk / "metrics.jsonl").read_bytes())
+    folders = ("checkpoints/", "best/", "tensorboard/")
+    assert {name for name in run.names() if not name.startswith(folders)} == FILES
     # the run's name, as on a disk
     assert f"<title>{run.url.rpartition('/')[2]}" in run.read("report.html").decode()
 
@@ -97,7 +86,7 @@ def test_a_folder_without_a_run_is_no_workdir(cfg, gcs):
         flaxformer_lite.run(cfg, "gs://bucket/published")
 
 
-def test_a_second_run_is_refused_without_a_trace_in_the_first(
+def test_a_second_run_is_refused_without_a_trace_and_no_temporary_folder_is_left(
     run, cfg, capfd, monkeypatch, tmp_path
 ):
     monkeypatch.setattr(lock, "BEAT", 0.1)
@@ -108,28 +97,24 @@ def test_a_second_run_is_refused_without_a_trace_in_the_first(
     assert "error: another run is writing to gs://bucket/run: process" in capfd.readouterr().err
     assert run.names() == before
     assert not list(tmp_path.iterdir())  # of the log
-
-
-def test_no_temporary_folder_is_left(run, cfg, monkeypatch, tmp_path):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     launch.main(to_config_dict(cfg), run.url)
     assert not list(tmp_path.iterdir())
 
 
 def test_messages_name_the_address(run, gcs, capsys):
-    Objects(f"{gcs.url}/plain").write("config.json", b'{"model_type": "gpt2"}')
-    for command in (
-        ["compare", f"{gcs.url}/plain"],
-        ["steps", "--at", "1", "--workdir", f"{gcs.url}/plain"],
-    ):
+    def refused(*command):
         with pytest.raises(SystemExit):
-            door.main(command)
-        assert f"{gcs.url}/plain: no run has written a config.json" in capsys.readouterr().err
+            door.main(list(command))
+        return capsys.readouterr().err
+
+    plain = f"{gcs.url}/plain"
+    Objects(plain).write("config.json", b'{"model_type": "gpt2"}')
+    for command in (["compare", plain], ["steps", "--at", "1", "--workdir", plain]):
+        assert f"{plain}: no run has written a config.json" in refused(*command)
     config = run.read("config.json")
     for cut, why in ((b"", "Expecting value"), (config[:99], "Expecting property name")):
         run.write("config.json", cut)
         resolve_path._copy_of.cache_clear()  # of the commands before
-        with pytest.raises(SystemExit):
-            door.main(["generate", "--model", run.url, "--prompt", "zero"])
-        assert f"error: {run.url}/config.json is not JSON ({why}" in capsys.readouterr().err
+        said = refused("generate", "--model", run.url, "--prompt", "zero")
+        assert f"error: {run.url}/config.json is not JSON ({why}" in said
     run.write("config.json", config)

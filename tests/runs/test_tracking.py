@@ -43,12 +43,8 @@ def test_a_tracker_of_ones_own_gets_the_records_by_split(tmp_path):
     watcher.recorded(record(5))
     watcher.recorded(record(6, "eval"))
     watcher.close()
-    assert Kept.heard == [
-        (tmp_path, {"seed": 1}, 4),
-        (5, {"train/loss": 1.0}),
-        (6, {"eval/loss": 1.0}),
-        "close",
-    ]
+    records = [(5, {"train/loss": 1.0}), (6, {"eval/loss": 1.0})]
+    assert Kept.heard == [(tmp_path, {"seed": 1}, 4), *records, "close"]
     assert not notes
 
 
@@ -75,23 +71,23 @@ def test_one_that_cannot_be_opened_is_a_notice(tmp_path):
 def test_a_package_that_is_missing_is_named_with_its_extra(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     check_installed([*TrainConfig().trackers, OWN])  # the default needs no package
-    with pytest.raises(
-        ConfigError,
-        match=r"train.trackers=\('wandb',\): wandb needs wandb; pip install 'flaxformer_lite\[w",
-    ):
+    said = r"train.trackers=\('wandb',\): wandb needs wandb; pip install 'flaxformer_lite\[w"
+    with pytest.raises(ConfigError, match=said):
         check_installed(["wandb"])
     monkeypatch.setattr(Kept, "requires", "mlflow")
     with pytest.raises(ConfigError, match="needs mlflow; pip install 'mlflow'"):
         check_installed([OWN])
 
 
-def test_names_are_those_of_plugins():
-    with pytest.raises(ConfigError, match="did you mean 'wandb'"):
-        TrainConfig(trackers=("wandbb",))
-    with pytest.raises(ConfigError, match=r"trackers='wandb':.*tuple.*\('wandb',\)"):
-        TrainConfig(trackers="wandb")
-    with pytest.raises(ConfigError, match="must name each once"):
-        TrainConfig(trackers=("wandb", "wandb"))
-    assert TrainConfig(trackers=()).trackers == () and TrainConfig(trackers=(OWN,)).trackers == (
-        OWN,
-    )
+@pytest.mark.parametrize(
+    ("trackers", "message"),
+    [
+        (("wandbb",), "did you mean 'wandb'"),
+        ("wandb", r"trackers='wandb':.*tuple.*\('wandb',\)"),
+        (("wandb", "wandb"), "must name each once"),
+    ],
+)
+def test_names_are_those_of_plugins(trackers, message):
+    with pytest.raises(ConfigError, match=message):
+        TrainConfig(trackers=trackers)
+    assert all(TrainConfig(trackers=names).trackers == names for names in ((), (OWN,)))

@@ -28,32 +28,28 @@ OPTIMIZER = OptimizerConfig(
 
 
 def classified(given, cfg):
-    targets = {
-        "label": given["labels"].astype(np.int32),
-        "weights": np.ones(len(given["labels"]), np.float32),
-    }
+    labels = given["labels"].astype(np.int32)
+    targets = {"label": labels, "weights": np.ones(len(labels), np.float32)}
     return Classification(labels=tuple(map(str, range(cfg.num_labels)))), {}, targets
+
+
+def predicted(labels, weights):
+    labels = np.maximum(labels, 0).astype(np.int32)
+    return {"labels": labels, "weights": weights.astype(np.float32)}
 
 
 def continued(given, cfg):
     labels = np.roll(given["labels"], -1, axis=1)
     weights = (labels >= 0) & (np.arange(labels.shape[1]) < labels.shape[1] - 1)
-    return (
-        CausalLm(),
-        {},
-        {"labels": np.maximum(labels, 0).astype(np.int32), "weights": weights.astype(np.float32)},
-    )
+    return CausalLm(), {}, predicted(labels, weights)
 
 
 def answered(given, cfg):
-    labels = np.maximum(given["labels"], 0)
-    weights = given["labels"] >= 0
-    shifted = np.where(
-        np.roll(given["labels"], 1, axis=1) < 0, cfg.pad_token_id, np.roll(labels, 1, axis=1)
-    )
-    shifted[:, 0] = cfg.pad_token_id  # where T5 starts
-    targets = {"labels": labels.astype(np.int32), "weights": weights.astype(np.float32)}
-    return Seq2seq(label_smoothing=0.0), {"decoder_input_ids": shifted.astype(np.int32)}, targets
+    before = np.roll(given["labels"], 1, axis=1)
+    before = np.where(before < 0, cfg.pad_token_id, before).astype(np.int32)
+    before[:, 0] = cfg.pad_token_id  # where T5 starts
+    targets = predicted(given["labels"], given["labels"] >= 0)
+    return Seq2seq(label_smoothing=0.0), {"decoder_input_ids": before}, targets
 
 
 CASES = {
@@ -71,12 +67,8 @@ def test_a_step_is_torchs(name):
         given = dict(file)
     objective, inputs, targets = CASES[name](given, model.cfg)
     inputs |= {key: given[key].astype(np.int32) for key in ("input_ids", "attention_mask")}
-    parts = {
-        "optimizer": OPTIMIZER,
-        "train": TrainConfig(steps=10, batch_size=2),
-        "data": DataConfig(length=9),
-    }
-    cfg = ExperimentConfig(model=model.cfg, objective=objective, **parts)
+    parts = {"train": TrainConfig(steps=10, batch_size=2), "data": DataConfig(length=9)}
+    cfg = ExperimentConfig(model=model.cfg, objective=objective, optimizer=OPTIMIZER, **parts)
     before = state.create(lambda: params, optimizer.build(cfg.optimizer, 10))
     train_step = jax.jit(program.train_step(cfg, Models(cfg.objective, model)))
     after, metrics = train_step(before, {"inputs": inputs, "targets": targets})
@@ -85,9 +77,8 @@ def test_a_step_is_torchs(name):
     due = flatten_dict(load_pretrained(TESTS / "updates" / name)[1], sep="/")
     moved = 0.0
     for path, values in flatten_dict(after.params, sep="/").items():
-        if not path.endswith(
-            "key/bias"
-        ):  # its gradient is zero but for rounding, which Adam blows up
+        # its gradient is zero but for rounding, which Adam blows up
+        if not path.endswith("key/bias"):
             # A hundredth of the rate: Adam divides by the gradient's own size, and so blows up the
             # rounding of one near zero, by 3e-5 with jax 0.12.
             np.testing.assert_allclose(values, due[path], atol=1e-4, err_msg=path)

@@ -33,44 +33,33 @@ def run(request, tmp_path_factory):
 
 # Stacking and splitting do not interact but in the axis that leads a stack's sharding, which the
 # second one has.
-@pytest.mark.parametrize(
-    ("mesh", "scan"),
-    [
-        pytest.param(MeshConfig(data=1), False, marks=pytest.mark.nightly),
-        (MeshConfig(data=2, fsdp=2, tensor=2), True),
-    ],
-    ids=["one", "split"],
-)
+WAYS = [(MeshConfig(data=1), False), (MeshConfig(data=2, fsdp=2, tensor=2), True)]
+
+
+@pytest.mark.parametrize(("mesh", "scan"), daily(WAYS, WAYS[1:]), ids=["one", "split"])
 def test_a_run_begins_with_the_weights_of_its_directory(run, mesh, scan):
-    experiment = prepare_experiment(
-        dataclasses.replace(run, mesh=mesh, model=dataclasses.replace(run.model, scan=scan))
-    )
+    model = dataclasses.replace(run.model, scan=scan)
+    experiment = prepare_experiment(dataclasses.replace(run, mesh=mesh, model=model))
     state = initial_state(experiment.program, run.train.init_from)
     due = load_pretrained(run.train.init_from)[1]
     params = unstack_layers(jax.device_get(state.params))
     jax.tree.map(np.testing.assert_array_equal, params, jax.device_get(due))
-    jax.tree.map(
-        lambda x, target: x.sharding == target.sharding or pytest.fail("sharding"),
-        state,
-        experiment.program.target,
-    )
+    leaves, targets = map(jax.tree.leaves, (state, experiment.program.target))
+    assert [x.sharding for x in leaves] == [x.sharding for x in targets]
+    assert not any(x.any() for x in jax.tree.leaves((state.step, state.opt_state)))
 
 
-@pytest.mark.parametrize(
-    ("mesh", "scan"),
-    [
-        (MeshConfig(data=1), False),
-        pytest.param(MeshConfig(data=2, expert=2), True, marks=pytest.mark.nightly),
-    ],
-    ids=["one", "split"],
-)
+EXPERTS = [(MeshConfig(data=1), False), (MeshConfig(data=2, expert=2), True)]
+
+
+@pytest.mark.parametrize(("mesh", "scan"), daily(EXPERTS, EXPERTS[:1]), ids=["one", "split"])
 def test_experts_begin_as_copies_of_the_dense_layer(tmp_path, mesh, scan):
     """Upcycling: at first the model computes what the dense one does."""
     dense = tiny_runs.config(tmp_path, "gpt2")
     built = prepare_experiment(dense).program
     draw = np.random.default_rng(0)
-    params = jax.tree.map(lambda x: draw.normal(0, 0.3, x.shape), built.target.params)
-    params = jax.tree.map(lambda x: x.astype("float32"), params)
+    shapes = built.target.params
+    params = jax.tree.map(lambda x: draw.normal(0, 0.3, x.shape).astype("float32"), shapes)
     save_pretrained(tmp_path / "published", built.model, params)
     train = dataclasses.replace(dense.train, init_from=str(tmp_path / "published"))
     moe = dataclasses.replace(dense.model, feed_forward=MoeConfig(num_experts=4), scan=scan)
@@ -86,18 +75,15 @@ def test_experts_begin_as_copies_of_the_dense_layer(tmp_path, mesh, scan):
 def test_weights_of_another_model_are_refused_with_all_that_differs(run):
     sizes = {"d_model": 32, "norm_eps": 1e-3, "vocab_size": 512}
     sizes |= {"max_length": 64} if run.model.has_position_table else {}
-    other = prepare_experiment(
-        dataclasses.replace(run, model=dataclasses.replace(run.model, **sizes))
-    )
-    with pytest.raises(
-        ConfigError, match=r"train.init_from=.*its vocab_size is \d+, the config's 512"
-    ) as caught:
+    model = dataclasses.replace(run.model, **sizes)
+    other = prepare_experiment(dataclasses.replace(run, model=model))
+    said = r"train.init_from=.*its vocab_size is \d+, the config's 512"
+    with pytest.raises(ConfigError, match=said) as caught:
         initial_state(other.program, other.cfg.train.init_from)
     assert "its d_model is 16, the config's 32;" in str(caught.value)
     flags = str(caught.value).split("; set ")[1].rstrip(".").split()
-    assert [flag.split("=")[0] for flag in flags] == [
-        f"--config.model.{name}" for name in sorted(sizes, key=ORDER.index)
-    ]
+    names = [f"--config.model.{name}" for name in sorted(sizes, key=ORDER.index)]
+    assert [flag.split("=")[0] for flag in flags] == names
 
 
 @pytest.mark.parametrize("run", ["gpt2"], indirect=True)

@@ -120,19 +120,13 @@ def test_a_stderr_that_cannot_be_written_ends_nothing(dog, clock, tmp_path, monk
 
 @pytest.mark.nightly
 def test_of_two_processes_the_slow_one_is_named_and_both_report_a_hang(tmp_path):
-    settings = {
-        "train.steps": 24,
-        "train.checkpoint_every": 100,
-        "train.log_every": 4,
-        "train.watchdog": 2 / 60,
-        "train.batch_size": 8,
-    }
+    settings = {"train.steps": 24, "train.checkpoint_every": 100, "train.log_every": 4}
+    settings |= {"train.watchdog": 2 / 60, "train.batch_size": 8}
     flags = f"--coordinator=127.0.0.1:{launched.free_port()}", "--num_processes=2"
     started = []
     for index, stalled in enumerate((("0", "0"), ("64", "8"))):
-        python, *line = launched.command(
-            tmp_path, tmp_path / "run", settings, *flags, f"--process_id={index}"
-        )
+        own = (*flags, f"--process_id={index}")
+        python, *line = launched.command(tmp_path, tmp_path / "run", settings, *own)
         started.append(launched.start([python, str(STALLED), *stalled, *line], devices=4))
     (out, err, code), (_, other, other_code) = launched.outputs(started)
     assert (code, other_code) == (0, 0), (err, other)

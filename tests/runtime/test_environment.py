@@ -13,15 +13,17 @@ from flaxformer_lite.runtime import environment
 ROOT = Path(__file__).parents[2]
 
 
+PLUGINS = "importlib.metadata.entry_points"
+
+
 @pytest.fixture
 def bare(tmp_path, monkeypatch):
     """A machine with libtpu, one PCI device of another vendor and no accelerator."""
     for name in ("JAX_PLATFORMS", "JAX_FORCE_TPU_INIT"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: name if name == "libtpu" else None
-    )
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [])
+    find = lambda name: name if name == "libtpu" else None  # noqa: E731
+    monkeypatch.setattr(importlib.util, "find_spec", find)
+    monkeypatch.setattr(PLUGINS, lambda group: [])
     write(tmp_path, "sys/bus/pci/devices/0/vendor", "0x8086\n")
     return tmp_path
 
@@ -44,21 +46,22 @@ def test_an_accelerator_is_never_hidden(bare, name, text):
     assert not environment.only_cpu(bare)
 
 
-@pytest.mark.parametrize("name", ["JAX_PLATFORMS", "JAX_FORCE_TPU_INIT"])
-def test_what_the_user_says_stands(bare, monkeypatch, name):
-    monkeypatch.setenv(name, "tpu")
+DECIDES = {
+    "the user by the platform": lambda patch: patch.setenv("JAX_PLATFORMS", "tpu"),
+    "the user by force": lambda patch: patch.setenv("JAX_FORCE_TPU_INIT", "tpu"),
+    "another plug-in": lambda patch: patch.setattr(PLUGINS, lambda group: ["cuda"]),
+    "no libtpu": lambda patch: patch.setattr(importlib.util, "find_spec", lambda name: None),
+}
+
+
+@pytest.mark.parametrize("who", DECIDES)
+def test_where_another_decides_libtpu_is_asked(bare, monkeypatch, who):
+    assert not environment.only_cpu(bare / "nowhere")  # without a view of the bus
+    DECIDES[who](monkeypatch)
     assert not environment.only_cpu(bare)
 
 
-def test_without_libtpu_or_with_another_plugin_or_without_a_view_of_the_bus_jax_decides(
-    bare, monkeypatch
-):
-    assert not environment.only_cpu(bare / "nowhere")
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: ["cuda"])
-    assert not environment.only_cpu(bare)
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [])
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert not environment.only_cpu(bare)
+CACHE = "JAX_COMPILATION_CACHE_DIR"
 
 
 @pytest.fixture
@@ -67,9 +70,8 @@ def configured(tmp_path, monkeypatch):
     not start again."""
 
     def run(**given):
-        monkeypatch.setattr(
-            os, "environ", {"HOME": str(tmp_path), environment.BEGUN: "again", **given}
-        )
+        own = {"HOME": str(tmp_path), environment.BEGUN: "again", **given}
+        monkeypatch.setattr(os, "environ", own)
         environment.configure()
         return os.environ
 
@@ -80,19 +82,21 @@ def configured(tmp_path, monkeypatch):
 
 def test_a_command_keeps_what_it_compiles_in_the_home_unless_told_otherwise(configured, tmp_path):
     folder = environment.compiled(Path(DataConfig.cache.replace("~", str(tmp_path))))
-    assert configured()["JAX_COMPILATION_CACHE_DIR"] == str(folder) and folder.is_dir()
-    assert configured(JAX_COMPILATION_CACHE_DIR="/mine")["JAX_COMPILATION_CACHE_DIR"] == "/mine"
     other = environment.compiled(tmp_path / "other")
-    given = configured(FLAXFORMER_LITE_CACHE=str(tmp_path / "other"))
-    assert given["JAX_COMPILATION_CACHE_DIR"] == str(other)
-    given = configured(FLAXFORMER_LITE_CACHE="gs://bucket/cache")
-    assert "JAX_COMPILATION_CACHE_DIR" not in given
+    for given, due in (
+        ({}, str(folder)),
+        ({CACHE: "/mine"}, "/mine"),
+        ({"FLAXFORMER_LITE_CACHE": str(tmp_path / "other")}, str(other)),
+        ({"FLAXFORMER_LITE_CACHE": "gs://bucket/cache"}, None),
+    ):
+        assert configured(**given).get(CACHE) == due
+    assert folder.is_dir()
 
 
-def test_compiled_programs_are_the_users_alone_under_any_umask(configured, tmp_path):
+def test_compiled_programs_are_the_users_alone_under_any_umask(configured):
     before = os.umask(0)
     try:
-        folder = Path(configured()["JAX_COMPILATION_CACHE_DIR"])
+        folder = Path(configured()[CACHE])
     finally:
         os.umask(before)
     assert folder.stat().st_mode & 0o777 == folder.parent.stat().st_mode & 0o777 == 0o700
@@ -101,18 +105,18 @@ def test_compiled_programs_are_the_users_alone_under_any_umask(configured, tmp_p
 @pytest.mark.parametrize("mode", [0o720, 0o702])
 @pytest.mark.parametrize("up", [0, 1], ids=["programs", "its parent"])
 def test_a_folder_that_others_may_write_is_refused(configured, capsys, mode, up):
-    folder = Path(configured()["JAX_COMPILATION_CACHE_DIR"])
+    folder = Path(configured()[CACHE])
     shared = [folder, folder.parent][up]
     shared.chmod(mode)
-    assert "JAX_COMPILATION_CACHE_DIR" not in configured()
+    assert CACHE not in configured()
     said = capsys.readouterr().err
     assert f"{shared} may be written by others; delete it" in said and said.count("\n") == 1
 
 
 def test_a_folder_of_another_user_is_refused(configured, capsys, monkeypatch):
-    folder = Path(configured()["JAX_COMPILATION_CACHE_DIR"])
+    folder = Path(configured()[CACHE])
     monkeypatch.setattr("os.getuid", lambda: folder.stat().st_uid + 1)
-    assert "JAX_COMPILATION_CACHE_DIR" not in configured()
+    assert CACHE not in configured()
     said = capsys.readouterr().err
     assert f"{folder.parent} belongs to another user" in said
     assert "set JAX_COMPILATION_CACHE_DIR to a folder that you alone may write" in said
@@ -146,44 +150,42 @@ def advised(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_huge_pages_are_asked_for_where_they_must_be_and_can(advised, monkeypatch):
-    assert environment.wants_huge_pages(advised) and not environment.wants_huge_pages(
-        advised / "nowhere"
-    )
-    monkeypatch.setattr("os.confstr", lambda name: "glibc 2.31")
+PAGES = "sys/kernel/mm/transparent_hugepage/enabled"
+REFUSE = {
+    "an old library": lambda patch, root: patch.setattr("os.confstr", lambda name: "glibc 2.31"),
+    "a user": lambda patch, root: patch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=0"),
+    "always": lambda patch, root: write(root, PAGES, "[always] madvise never"),
+    "never": lambda patch, root: write(root, PAGES, "always madvise [never]"),
+}
+
+
+@pytest.mark.parametrize("why", REFUSE)
+def test_huge_pages_are_asked_for_where_they_must_be_and_can(advised, monkeypatch, why):
+    assert environment.wants_huge_pages(advised)
+    assert not environment.wants_huge_pages(advised / "nowhere")
+    REFUSE[why](monkeypatch, advised)
     assert not environment.wants_huge_pages(advised)
 
 
-@pytest.mark.parametrize("mode", ["[always] madvise never", "always madvise [never]"])
-def test_a_kernel_that_has_decided_is_not_asked(advised, mode):
-    write(advised, "sys/kernel/mm/transparent_hugepage/enabled", mode)
-    assert not environment.wants_huge_pages(advised)
-
-
-def test_what_the_user_tells_the_c_library_stands(advised, monkeypatch):
-    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=0")
-    assert not environment.wants_huge_pages(advised)
-
-
-def test_a_program_starts_again_once_with_the_same_arguments(advised):
-    said = f"""
+AGAIN = """
 import os, sys
 from pathlib import Path
 from flaxformer_lite.runtime import environment
 asked = environment.wants_huge_pages
-environment.wants_huge_pages = lambda: asked(Path({str(advised)!r}))
+environment.wants_huge_pages = lambda: asked(Path({root!r}))
 print("begins", sys.argv[1:], os.environ.get("GLIBC_TUNABLES"), flush=True)
 environment.configure()
 """
-    environment = {k: v for k, v in os.environ.items() if k != "GLIBC_TUNABLES"} | {
-        "PYTHONPATH": str(ROOT)
-    }
+
+
+def test_a_program_starts_again_once_with_the_same_arguments(advised):
+    own = {**os.environ, "PYTHONPATH": str(ROOT)}
+    own.pop("GLIBC_TUNABLES", None)
+    command = [sys.executable, "-c", AGAIN.format(root=str(advised)), "--a=b", "c d"]
+    done = subprocess.run(command, capture_output=True, text=True, env=own)
     asked = f"glibc.malloc.hugetlb=1:glibc.malloc.arena_max={len(os.sched_getaffinity(0))}"
-    command = [sys.executable, "-c", said, "--a=b", "c d"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.stdout.splitlines() == [f"begins ['--a=b', 'c d'] {x}" for x in (None, asked)], (
-        done.stderr
-    )
+    due = [f"begins ['--a=b', 'c d'] {value}" for value in (None, asked)]
+    assert done.stdout.splitlines() == due, done.stderr
 
 
 KEPT = """
@@ -210,22 +212,19 @@ def kept(tmp_path, **environ):
 
 
 def test_a_program_that_imports_the_package_finds_what_an_earlier_one_compiled(tmp_path):
-    folder, hits, _ = kept(tmp_path)
-    assert Path(folder).is_relative_to(tmp_path / "compiled")
+    name, hits, _ = kept(tmp_path)
+    folder = Path(name)
+    assert folder.is_relative_to(tmp_path / "compiled")
     assert not hits
-    assert Path(folder).stat().st_mode & 0o777 == 0o700
+    assert folder.stat().st_mode & 0o777 == 0o700
     assert kept(tmp_path)[1]
+    folder.chmod(0o777)  # of a folder that others may write, nothing is read
+    none, hits, said = kept(tmp_path)
+    assert (none, hits) == ("None", 0)
+    assert "may be written by others" in said
 
 
 def test_a_folder_that_jax_was_given_stays(tmp_path):
     own = str(tmp_path / "own")
     assert kept(tmp_path, JAX_COMPILATION_CACHE_DIR=own)[0] == own
     assert not (tmp_path / "compiled").exists()
-
-
-def test_a_folder_that_others_may_write_keeps_nothing(tmp_path):
-    folder = Path(kept(tmp_path)[0])
-    folder.chmod(0o777)
-    none, hits, said = kept(tmp_path)
-    assert (none, hits) == ("None", 0)
-    assert "may be written by others" in said

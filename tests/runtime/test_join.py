@@ -10,18 +10,14 @@ from flaxformer_lite.runtime import join
 from flaxformer_lite.runtime.processes import ALONE, ProcessError
 from tests.runs import launched
 
+ALL = r"--num_processes=2, --process_id=None:.*three.*none.*--num_processes=1 by itself"
+
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ("host:1", None, None),
-            r"--coordinator=host:1, --num_processes=None.*:.*three",
-        ),
-        (
-            (None, 2, None),
-            r"--num_processes=2, --process_id=None:.*three.*none.*--num_processes=1 by itself",
-        ),
+        (("host:1", None, None), r"--coordinator=host:1, --num_processes=None.*:.*three"),
+        ((None, 2, None), ALL),
         ((None, None, 0), r"all three, or none"),
         (("host", 2, 0), r"--coordinator=host: must be HOST:PORT of process 0, such as"),
         (("host:99999", 2, 0), r"--coordinator=host:99999: must be HOST:PORT"),
@@ -40,36 +36,18 @@ def test_alone_by_default_and_on_demand(monkeypatch):
 
 
 def test_a_cluster_that_cannot_be_made_out(monkeypatch):
-    for name in (
-        "SLURM_JOB_ID",
-        "SLURM_STEP_NODELIST",
-        "SLURM_NTASKS",
-        "SLURM_PROCID",
-        "SLURM_LOCALID",
-    ):
-        monkeypatch.setenv(name, "no number")
-    with pytest.raises(
-        ProcessError,
-        match=r"a cluster was detected.*invalid literal.*or --num_processes=1 to train alone",
-    ):
+    for name in ("JOB_ID", "STEP_NODELIST", "NTASKS", "PROCID", "LOCALID"):
+        monkeypatch.setenv(f"SLURM_{name}", "no number")
+    said = r"a cluster was detected.*invalid literal.*or --num_processes=1 to train alone"
+    with pytest.raises(ProcessError, match=said):
         join.join()
 
 
 @pytest.mark.parametrize("index", [0, pytest.param(1, marks=pytest.mark.nightly)])
 def test_nobody_comes(index, tmp_path):
-    joining = [
-        f"--coordinator=127.0.0.1:{launched.free_port()}",
-        "--num_processes=2",
-        f"--process_id={index}",
-    ]
-    joining.append("--start_timeout=1")
-    command = [
-        sys.executable,
-        "train.py",
-        "--config=configs/gpt2_tiny.py",
-        f"--workdir={tmp_path}",
-        *joining,
-    ]
+    joining = f"--coordinator=127.0.0.1:{launched.free_port()} --num_processes=2 --start_timeout=1"
+    line = f"train.py --config=configs/gpt2_tiny.py --process_id={index} {joining}"
+    command = [sys.executable, *line.split(" "), f"--workdir={tmp_path}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     why = ["not all 2 processes have joined", "process 1 cannot reach process 0 at"][index]
     assert done.returncode == 1 and done.stderr.count("\n") == 1

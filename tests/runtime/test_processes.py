@@ -71,33 +71,26 @@ def test_one_decides_for_all_each_time_anew(together):
 
 
 def test_who_differs_is_named_on_all(together):
-    (said,) = set(
-        together(
-            lambda group: group.agree(
-                "facts", {"seed": 0, "rate": 0.5 if group.index == 1 else 0.1}
-            )
-        )
-    )
-    assert re.match(
-        r"the processes differ\. process 1 \(.*\): rate is 0\.5, elsewhere 0\.1\. Start all from"
-        r" the same",
-        said,
-    )
+    rates = (0.1, 0.5, 0.1)
+    said = together(lambda group: group.agree("facts", {"seed": 0, "rate": rates[group.index]}))
+    named = r"the processes differ\. process 1 \(.*\): rate is 0\.5, elsewhere 0\.1\."
+    assert re.match(rf"{named} Start all from the same", said[0]) and len(set(said)) == 1
     assert together(lambda group: group.agree("facts", {"seed": 0})) == [None] * 3
 
 
-def test_differences_are_against_the_majority_and_cut():
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ([{"x": 1}, {"x": 2}, {"x": 2}], "process 0 (a): x is 1, elsewhere 2"),
+        ([{"x": 1}, {"x": 2}], "process 1 (b): x is 2, elsewhere 1"),
+        ([{"x": 1}, {"x": 2}, {"x": 3}], "process 1 (b) and 1 more: x is 2"),
+        ([{"x": 1, "y": 2}, {"x": 1}], "y is 'absent'"),
+        ([dict.fromkeys("abcdef", 1), dict.fromkeys("abcdef", 2)], "; and 2 more. Start all"),
+    ],
+)
+def test_differences_are_against_the_majority_and_cut(facts, said):
+    assert said in differences([list(named) for named in zip("abc", facts, strict=False)])
     assert differences([["a", {"x": 1}], ["b", {"x": 1}]]) == ""
-    assert "process 0 (a): x is 1, elsewhere 2" in differences(
-        [["a", {"x": 1}], ["b", {"x": 2}], ["c", {"x": 2}]]
-    )
-    assert "process 1 (b): x is 2, elsewhere 1" in differences([["a", {"x": 1}], ["b", {"x": 2}]])
-    assert "process 1 (b) and 1 more: x is 2" in differences(
-        [["a", {"x": 1}]] * 1 + [["b", {"x": 2}], ["c", {"x": 3}]]
-    )
-    assert "y is 'absent'" in differences([["a", {"x": 1, "y": 2}], ["b", {"x": 1}]])
-    many = differences([["a", dict.fromkeys("abcdef", 1)], ["b", dict.fromkeys("abcdef", 2)]])
-    assert "; and 2 more. Start all" in many
 
 
 def test_what_one_announces_all_hear_once(together):

@@ -31,9 +31,8 @@ def test_a_line_a_minute_where_there_is_no_terminal(capsys, monkeypatch):
 
 def test_a_bar_and_a_spinner_on_a_terminal(monkeypatch):
     screen = io.StringIO()
-    monkeypatch.setattr(
-        progress, "Console", lambda **_: Console(file=screen, force_terminal=True, width=80)
-    )
+    shown = Console(file=screen, force_terminal=True, width=80)
+    monkeypatch.setattr(progress, "Console", lambda **_: shown)
     with progress.read_progress("tokenizing", 1000) as advance:
         advance(1000)
     with progress.working("extracting"):

@@ -33,19 +33,21 @@ def test_written_once_and_what_a_killed_process_left_is_removed(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["name"]
 
 
-@pytest.mark.parametrize("damage", ["truncate", "delete", "manifest"])
+DAMAGE = {
+    "truncated": lambda folder: (folder / "file.txt").write_text("con"),
+    "flipped": lambda folder: (folder / "file.txt").write_text("cOntent"),
+    "deleted": lambda folder: (folder / "file.txt").unlink(),
+    "manifest": lambda folder: (folder / content_cache.MANIFEST).write_text("{"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
 def test_damage_is_repaired_with_a_notice(tmp_path, capsys, damage):
     calls = []
     folder = content_cache.folder(tmp_path, "name", writer(calls))
-    if damage == "truncate":
-        (folder / "file.txt").write_text("con")
-    elif damage == "delete":
-        (folder / "file.txt").unlink()
-    else:
-        (folder / content_cache.MANIFEST).write_text("{")
-    assert (
-        content_cache.folder(tmp_path, "name", writer(calls)) / "file.txt"
-    ).read_text() == "content"
+    DAMAGE[damage](folder)
+    again = content_cache.folder(tmp_path, "name", writer(calls))
+    assert (again / "file.txt").read_text() == "content"
     assert len(calls) == 2
     assert "damaged, written again" in capsys.readouterr().err
     assert [p.name for p in tmp_path.iterdir()] == ["name"]
@@ -117,40 +119,27 @@ def test_without_locks_all_write_and_one_stays(use_four_times, monkeypatch):
     assert use_four_times(write) == ["content"] * 4
 
 
-def test_a_flipped_bit_is_noticed(tmp_path, capsys):
-    calls = []
-    path = content_cache.folder(tmp_path, "name", writer(calls)) / "file.txt"
-    path.write_text("cOntent")
-    assert (
-        content_cache.folder(tmp_path, "name", writer(calls)) / "file.txt"
-    ).read_text() == "content"
-    assert len(calls) == 2 and "damaged, written again" in capsys.readouterr().err
-
-
 def test_of_many_blocks_some_are_drawn(tmp_path, monkeypatch):
     monkeypatch.setattr(content_cache, "BLOCK", 2)
     monkeypatch.setattr(content_cache, "CHECKED", 3)
     read = []
     real = content_cache._checksum
     folder = content_cache.folder(tmp_path, "name", writer([]))
-    monkeypatch.setattr(
-        content_cache, "_checksum", lambda path, number: read.append(number) or real(path, number)
-    )
+    spy = lambda path, number: read.append(number) or real(path, number)  # noqa: E731
+    monkeypatch.setattr(content_cache, "_checksum", spy)
     assert content_cache.folder(tmp_path, "name", writer([])) == folder
     assert len(set(read)) == 3 and set(read) <= {0, 1, 2, 3}
 
 
-def test_a_folder_that_cannot_be_made(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(
-        ConfigError, match=r"data\.cache=.*cannot write there.*--config\.data\.cache=FOLDER"
-    ):
-        content_cache.folder(tmp_path / "file" / "cache", "name", writer([]))
-
-
-def test_a_full_disk(tmp_path):
+def test_a_folder_that_cannot_be_made_and_a_full_disk(tmp_path):
     def full(folder):
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(ConfigError, match=r"data\.cache=.*No space left on device"):
-        content_cache.folder(tmp_path, "name", full)
+    (tmp_path / "file").touch()
+    for at, write, said in (
+        (tmp_path / "file" / "cache", writer([]), "cannot write there.*--config.data.cache=FOLDER"),
+        (tmp_path, full, "No space left on device"),
+    ):
+        with pytest.raises(ConfigError, match=rf"data\.cache=.*{said}"):
+            content_cache.folder(at, "name", write)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"], "nothing half written"

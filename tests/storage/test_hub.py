@@ -1,6 +1,5 @@
 """Models on the Hugging Face Hub, against a stand-in on loopback."""
 
-import json
 import shutil
 
 import huggingface_hub.constants as constants
@@ -17,6 +16,7 @@ from flaxformer_lite.storage.hub import push
 from flaxformer_lite.storage.stores import StorageError
 from tests import hub as stand_in
 from tests.cli import models
+from tests.objectives.tables import write_rows
 from tests.training import tiny_runs
 
 NAME = "hf://org/tiny"
@@ -55,19 +55,19 @@ def test_a_model_is_downloaded_without_what_is_not_read(hub, folder, tmp_path):
 def test_the_cache_is_read_where_there_is_no_network(hub, folder, monkeypatch, caplog):
     hub.add("org/tiny", folder)
     hub.models["org/tiny"]["pytorch_model.bin"] = b"0"  # is not downloaded, nor missed
+    forbidden = pytest.raises(StorageError, match=r"is not in .*, and HF_HUB_OFFLINE forbids")
     load_tokenizer(NAME)
-    with monkeypatch.context() as offline:
+    with monkeypatch.context() as offline, forbidden:
         offline.setattr(constants, "HF_HUB_OFFLINE", True)
-        with pytest.raises(StorageError, match=r"is not in .*, and HF_HUB_OFFLINE forbids"):
-            load_pretrained(NAME)  # the cache has its tokenizer alone
+        load_pretrained(NAME)  # the cache has its tokenizer alone
     load_pretrained(NAME)
     resolve_path._from_hub.cache_clear()
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    load_pretrained(NAME)
-    assert not caplog.messages
-    with pytest.raises(StorageError, match=r"is not in .*, and HF_HUB_OFFLINE forbids"):
-        load_pretrained("hf://org/other")
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    with monkeypatch.context() as offline:
+        offline.setattr(constants, "HF_HUB_OFFLINE", True)
+        load_pretrained(NAME)
+        assert not caplog.messages
+        with forbidden:
+            load_pretrained("hf://org/other")
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
     resolve_path._from_hub.cache_clear()
     load_pretrained(NAME)
@@ -127,11 +127,10 @@ def test_the_card_of_a_run_has_its_data_metrics_and_config(tmp_path):
     cfg = tiny_runs.config(tmp_path, "gpt2", train={"init_from": "hf://org/tiny", "steps": 4})
     (tmp_path / "checkpoints" / "4").mkdir(parents=True)
     run_inputs.write_inputs(tmp_path, cfg, models.tokenizer())
-    lines = ({"step": step, "split": "eval", "perplexity": 9.0 - step} for step in (2, 4))
-    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    assert "pipeline_tag: fill-mask" in make_card(
-        "hf://org/b", bert.config("tiny"), 1, CardSource()
-    )
+    rows = [{"step": step, "split": "eval", "perplexity": 9.0 - step} for step in (2, 4)]
+    write_rows(tmp_path / "metrics.jsonl", rows)
+    masked = make_card("hf://org/b", bert.config("tiny"), 1, CardSource())
+    assert "pipeline_tag: fill-mask" in masked
     text = make_card("hf://org/new", cfg.model, 1234, CardSource(base="org/tiny", run=tmp_path))
     assert "base_model: org/tiny" in text and "# new\n" in text
     assert "A `gpt2` of 1,234 parameters" in text and "objective `causal_lm`" in text

@@ -23,24 +23,14 @@ def objects(bucket, request):
 
 def hold(objects, **changes):
     """Writes what a run that was killed leaves."""
-    said = {
-        "token": "x",
-        "owner": "process 5 on far",
-        "machine": "far",
-        "process": 5,
-        "since": "2026-01-02 03:04 UTC",
-    }
-    objects.write(".lock", json.dumps(said | changes).encode())
+    said = {"token": "x", "owner": "process 5 on far", "machine": "far", "process": 5}
+    said |= {"since": "2026-01-02 03:04 UTC"} | changes
+    objects.write(".lock", json.dumps(said).encode())
 
 
 def test_a_second_run_is_refused_with_the_owner_named_and_begins_when_the_first_ends(objects):
-    with (
-        Lock(objects, "first"),
-        pytest.raises(
-            LockError,
-            match=r"writing.*: process \d+ on .*, since 20.* UTC. Wait for it",
-        ),
-    ):
+    said = r"writing.*: process \d+ on .*, since 20.* UTC. Wait for it"
+    with Lock(objects, "first"), pytest.raises(LockError, match=said):
         Lock(objects, "second").__enter__()
     assert objects.names() == []
     with Lock(objects, "third"):
@@ -74,16 +64,16 @@ def test_of_a_silent_owner_elsewhere_is_taken_over_after_a_while(objects, monkey
     assert "process 5 on far, since 2026-01-02 03:04 UTC. Waiting up to" in capsys.readouterr().err
 
 
+GONE = r"process 5 on far.*no heartbeat"
+
+
 def test_an_owner_learns_that_another_took_over(objects):
     with Lock(objects, "first") as held:
         held.check()
         hold(objects)
         while not held._ended.wait(0.02) and held._thread.is_alive():
             pass
-        with pytest.raises(
-            LockError,
-            match=r"process 5 on far.*no heartbeat",
-        ):
+        with pytest.raises(LockError, match=GONE):
             held.check()
     assert b"far" in objects.read(".lock")  # not ours to release
 
@@ -95,10 +85,7 @@ def test_after_a_silence_an_owner_asks_before_it_writes(objects, monkeypatch):
         held.check(ask=True)
         hold(objects)
         held.check()  # nobody has told it
-        with pytest.raises(
-            LockError,
-            match=r"process 5 on far.*no heartbeat",
-        ):
+        with pytest.raises(LockError, match=GONE):
             held.check(ask=True)
 
 

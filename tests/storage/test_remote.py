@@ -1,4 +1,5 @@
 import gzip
+import json
 import os
 import subprocess
 import sys
@@ -29,49 +30,34 @@ def impatient(monkeypatch):
 
 
 def test_an_object_reads_back_with_its_size_and_version(bucket):
-    storage.write(f"{bucket.url}/a/b.txt", CONTENT)
-    file = remote.find(f"{bucket.url}/a/b.txt")
-    assert (file.url, file.name, file.suffix, file.size) == (
-        f"{bucket.url}/a/b.txt",
-        "b.txt",
-        ".txt",
-        len(CONTENT),
-    )
+    url = f"{bucket.url}/a/b.txt"
+    storage.write(url, CONTENT)
+    file = remote.find(url)
+    size = len(CONTENT)
+    assert (file.url, file.name, file.suffix, file.size) == (url, "b.txt", ".txt", size)
     assert remote.read(file) == CONTENT
-    assert remote.read(file, 5, 9) == CONTENT[5:9]
-    assert remote.read(file, len(CONTENT) - 3, len(CONTENT) + 9) == CONTENT[-3:]
-    assert remote.read(file, len(CONTENT), len(CONTENT) + 9) == b""
-    storage.write(f"{bucket.url}/a/b.txt", CONTENT[::-1])
-    assert remote.find(f"{bucket.url}/a/b.txt").version != file.version
+    for start, end in ((5, 9), (size - 3, size + 9), (size, size + 9)):
+        assert remote.read(file, start, end) == CONTENT[start:end]
+    storage.write(url, CONTENT[::-1])
+    assert remote.find(url).version != file.version
 
 
 def test_names_and_patterns_are_listed_in_order(bucket):
-    for name in (
-        "list/b.txt",
-        "list/a.txt",
-        "list/deep/c.txt",
-        "list/d.bin",
-        "list2/e.txt",
-        "list/none.txt",
-    ):
-        storage.write(f"{bucket.url}/{name}", name.encode() if "none" not in name else b"")
-    below = [
-        str(file).removeprefix(f"{bucket.url}/")
-        for file in remote.find_below(f"{bucket.url}/list/")
-    ]
-    assert below == ["list/a.txt", "list/b.txt", "list/d.bin", "list/deep/c.txt", "list/none.txt"]
-    assert [file.name for file in remote.find_like(f"{bucket.url}/list/*.txt")] == [
-        "a.txt",
-        "b.txt",
-        "none.txt",
-    ]
-    assert [file.name for file in remote.find_like(f"{bucket.url}/list/**/c.*")] == ["c.txt"]
+    names = ["a.txt", "b.txt", "d.bin", "deep/c.txt", "none.txt"]
+    for name in (*names[::-1], "../list2/e.txt"):
+        url = f"{bucket.url}/list/{name}".replace("list/../", "")
+        storage.write(url, name.encode() if "none" not in name else b"")
+
+    def listed(files):
+        return [str(file).removeprefix(f"{bucket.url}/list/") for file in files]
+
+    assert listed(remote.find_below(f"{bucket.url}/list/")) == names
+    texts = ["a.txt", "b.txt", "none.txt"]
+    assert listed(remote.find_like(f"{bucket.url}/list/*.txt")) == texts
+    assert listed(remote.find_like(f"{bucket.url}/list/**/c.*")) == ["deep/c.txt"]
     assert remote.find(f"{bucket.url}/list") is remote.find(bucket.url) is None
-    assert (
-        remote.find_below(f"{bucket.url}/nothing")
-        == remote.find_like(f"{bucket.url}/nothing/*")
-        == []
-    )
+    assert remote.find_below(f"{bucket.url}/nothing") == []
+    assert remote.find_like(f"{bucket.url}/nothing/*") == []
     assert remote.read(remote.find(f"{bucket.url}/list/none.txt")) == b""
 
 
@@ -144,45 +130,32 @@ def test_what_passes_is_tried_again(status, bucket, tmp_path):
     assert remote.find(f"{bucket.url}/t").size == 9
 
 
+LOGIN = r"log in \((gcloud auth|aws configure)"
+
+
 def test_what_stays_is_one_sentence(bucket):
     storage.write(f"{bucket.url}/s", CONTENT)
     file = remote.find(f"{bucket.url}/s")
     for status, message in (
         (
             503,
-            (
-                r"bucket/s: the store cannot be used \(.*after 9 retries.*503 Serv.*\);"
-                r" check the network, and the"
-            ),
+            r"the store cannot be used \(.*after 9 retries.*503 Serv.*\); check the network, and",
         ),
-        (
-            401,
-            (
-                r"bucket/s: access is forbidden \(.*401 Unauthorized\); log in \((gcloud auth|aws"
-                r" configure)"
-            ),
-        ),
-        (
-            403,
-            (
-                r"bucket/s: access is forbidden \(.*\); log in \((gcloud auth|aws configure).*\),"
-                r" or ask"
-            ),
-        ),
-        (418, r"bucket/s: the store cannot be used \(.*418 I'm a teapot\)"),
+        (401, rf"access is forbidden \(.*401 Unauthorized\); {LOGIN}"),
+        (403, rf"access is forbidden \(.*\); {LOGIN}.*\), or ask"),
+        (418, r"the store cannot be used \(.*418 I'm a teapot\)"),
     ):
         bucket.fail(status, times=1000)
-        with pytest.raises(StorageError, match=message) as error:
+        with pytest.raises(StorageError, match=f"bucket/s: {message}") as error:
             remote.read(file)
         assert "\n" not in str(error.value)
-        with pytest.raises(StorageError, match=message.replace("bucket/s", "bucket/below")):
+        with pytest.raises(StorageError, match=f"bucket/below: {message}"):
             remote.find_below(f"{bucket.url}/below")
         bucket.faults.clear()
     elsewhere = f"{bucket.url[:2]}://elsewhere/a"
+    said = r"://elsewhere/a:.*no bucket.*check its name"
     for act in (remote.find_below, lambda url: remote.upload(Path(__file__), url)):
-        with pytest.raises(
-            StorageError, match=r"://elsewhere/a:.*no bucket.*check its name"
-        ) as error:
+        with pytest.raises(StorageError, match=said) as error:
             act(elsewhere)
         assert "\n" not in str(error.value)
     with pytest.raises(StorageError, match=r"bucket/gone:.*no object"):
@@ -190,14 +163,12 @@ def test_what_stays_is_one_sentence(bucket):
 
 
 def test_a_store_that_is_not_there_is_one_sentence(monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    said = r"the store cannot be used \(.*127.0.0.1.*after 9 retries.*error sending"
     for variable, url in (("STORAGE_EMULATOR_HOST", "gs://b/a"), ("AWS_ENDPOINT_URL", "s3://b/a")):
         monkeypatch.setenv(variable, "http://127.0.0.1:9")
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-        with pytest.raises(
-            StorageError,
-            match=rf"{url}: the store cannot be used \(.*127.0.0.1.*after 9 retries.*error sending",
-        ):
+        with pytest.raises(StorageError, match=f"{url}: {said}"):
             remote.find(url)
 
 
@@ -208,22 +179,16 @@ def test_without_credentials_a_store_is_not_tried_for_long(look, monkeypatch, tm
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9/other")
-    with pytest.raises(
-        StorageError,
-        match=r"s3://bucket/a:.*no credentials.*used \(.*(after 1 retries|1 retry).*; log in: aws",
-    ):
+    said = r"s3://bucket/a:.*no credentials.*used \(.*(after 1 retries|1 retry).*; log in: aws"
+    with pytest.raises(StorageError, match=said):
         look("s3://bucket/a")
 
 
-@pytest.mark.parametrize(
-    ("url", "vendor", "anonymous"),
-    [
-        ("s3://b", "Amazon EC2", False),
-        ("s3://b", "Xen", False),
-        ("s3://b", "Google", True),
-        ("gs://b", "Google", False),
-    ],
-)
+MACHINES = [("s3://b", "Amazon EC2", False), ("s3://b", "Xen", False)]
+MACHINES += [("s3://b", "Google", True), ("gs://b", "Google", False)]
+
+
+@pytest.mark.parametrize(("url", "vendor", "anonymous"), MACHINES)
 def test_a_machine_of_the_stores_maker_may_have_credentials_of_its_own(
     url, vendor, anonymous, monkeypatch, tmp_path
 ):
@@ -241,13 +206,11 @@ def test_public_objects_are_read_without_credentials(s3, monkeypatch):
     boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"]).put_object_acl(**open_to_all)
     monkeypatch.setattr(stores, "is_anonymous", lambda url: True)
     stores._client.cache_clear()
-    assert (
-        remote.read(remote.find(f"{url}/config.json")) == Objects(url).read("config.json") == b"{}"
-    )
+    assert remote.read(remote.find(f"{url}/config.json")) == b"{}"
+    assert Objects(url).read("config.json") == b"{}"
+    said = r"bucket/public.*: access is forbidden .*; log in \(aws configure"
     for look in (lambda: remote.find(f"{url}/secret"), lambda: Objects(url).read("secret")):
-        with pytest.raises(
-            StorageError, match=r"bucket/public.*: access is forbidden .*; log in \(aws configure"
-        ):
+        with pytest.raises(StorageError, match=said):
             look()
 
 
@@ -278,9 +241,8 @@ def test_credentials_that_need_googles_library_say_so(tmp_path, monkeypatch):
     monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
     monkeypatch.setitem(sys.modules, "google.auth", None)
-    file.write_text(
-        '{"type": "authorized_user", "client_id": "a", "client_secret": "b", "refresh_token": "c"}'
-    )
+    user = {"client_id": "a", "client_secret": "b", "refresh_token": "c"}
+    file.write_text(json.dumps({"type": "authorized_user", **user}))
     assert stores._client("gs", "bucket")
     file.write_text('{"type": "external_account"}')
     stores._client.cache_clear()
@@ -306,10 +268,10 @@ def test_other_addresses_are_refused(url, message):
     assert "HIDDEN" not in str(error.value)
 
 
-def test_a_forked_process_is_refused_what_its_parent_has_used(bucket):
+def test_a_forked_process_is_refused_what_its_parent_has_used(gcs):
     """In a process of its own, without the threads of this one."""
-    storage.write(f"{bucket.url}/f", CONTENT)
-    size = f"remote.find('{bucket.url}/f').size"
+    storage.write(f"{gcs.url}/f", CONTENT)
+    size = f"remote.find('{gcs.url}/f').size"
     program = (
         "import os, sys\nfrom flaxformer_lite.storage import remote\n"
         f"{size}\nif not os.fork():\n    {size}\nelse:\n    sys.exit(os.wait()[1] >> 8)\n"
@@ -328,9 +290,8 @@ def test_names_that_would_lie_elsewhere_on_a_disk_are_refused(s3):
     key = {"Bucket": storage.BUCKET, "Key": "dots/../elsewhere"}
     client = boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"])
     client.put_object(**key, Body=b"1")
-    with pytest.raises(
-        StorageError, match=r'dots: the store cannot be used \(.*invalid path.*"\.\."'
-    ):
+    said = r'dots: the store cannot be used \(.*invalid path.*"\.\."'
+    with pytest.raises(StorageError, match=said):
         remote.find_below(f"{s3.url}/dots")
     client.delete_object(**key)
 

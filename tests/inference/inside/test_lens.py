@@ -39,21 +39,15 @@ def test_the_last_layer_says_what_the_model_says(name):
 @pytest.mark.nightly
 def test_every_layer_goes_through_the_final_norm_and_the_head():
     model, params = built(small("gpt2"))
-    lens = logit_lens(model, params, ids(), top_k=2)
-    close(
-        jax.jit(lambda x: logit_lens(model, params, x, top_k=2).probabilities_LBTK)(ids()),
-        lens.probabilities_LBTK,
-    )
+    read = lambda x: logit_lens(model, params, x, top_k=2).probabilities_LBTK  # noqa: E731
+    shares = read(ids())
+    close(jax.jit(read)(ids()), shares)
     _, states = capture(model, params, ids(), ("embed", "layer_*"))
     norm = {name: np.asarray(value) for name, value in params["decoder"]["final_norm"].items()}
-    for found, x_BTD in zip(lens.probabilities_LBTK, map(np.asarray, states.values()), strict=True):
+    for found, x_BTD in zip(shares, map(np.asarray, states.values()), strict=True):
         centred = x_BTD - x_BTD.mean(-1, keepdims=True)
-        y_BTD = (
-            centred
-            / np.sqrt((centred**2).mean(-1, keepdims=True) + model.cfg.norm_eps)
-            * norm["scale"]
-            + norm["bias"]
-        )
+        deviation = np.sqrt((centred**2).mean(-1, keepdims=True) + model.cfg.norm_eps)
+        y_BTD = centred / deviation * norm["scale"] + norm["bias"]
         logits = y_BTD @ np.asarray(params["token_embed"]["embedding"]).T
         powers = np.exp(logits - logits.max(-1, keepdims=True))
         close(found, np.sort(powers / powers.sum(-1, keepdims=True), axis=-1)[..., :-3:-1])
