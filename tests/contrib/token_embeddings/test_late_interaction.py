@@ -14,7 +14,7 @@ from flaxformer_lite.contrib.token_embeddings.objectives.late_interaction import
 from flaxformer_lite.pretrained.sentences import read_sentence_layers
 from flaxformer_lite.runs.start.adopt import read_experiment
 from tests.objectives import learned
-from tests.objectives.test_sentence_embeddings import synonyms
+from tests.objectives.test_learning import synonyms
 
 ROOT = Path(__file__).parents[2] / "fixtures" / "sentences"
 EXPECTED = json.loads((ROOT / "kinds.json").read_text())["late"]

@@ -12,7 +12,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.contrib.token_embeddings.objectives.sparse_embeddings import SparseEmbeddings
 from flaxformer_lite.pretrained.sentences import read_sentence_layers
 from tests.objectives import learned
-from tests.objectives.test_sentence_embeddings import synonyms
+from tests.objectives.test_learning import synonyms
 
 ROOT = Path(__file__).parents[2] / "fixtures" / "sentences"
 EXPECTED = json.loads((ROOT / "kinds.json").read_text())["sparse"]
