@@ -26,7 +26,6 @@ OBJECTIVES = [
 PACKED = [
     name for name in OBJECTIVES if not issubclass(resolve_class("objectives", name), WordWindows)
 ]
-PADDED = ("segment_ids", "decoder_segment_ids")
 
 
 @pytest.fixture(params=OBJECTIVES)
@@ -51,36 +50,30 @@ def same(a, b):
     return a.keys() == b.keys() and all(np.array_equal(a[key], b[key]) for key in a)
 
 
-def test_the_same_example_for_the_same_seed(objective, records, generator):
+def test_an_example_is_that_of_its_row_and_seed(objective, records, generator):
+    examples = []
     for row in range(len(records)):
         first, second = (objective.make_example(records, row, generator(3, row)) for _ in range(2))
         assert same(first, second)
-
-
-def test_another_example_for_another_row(objective, records, generator):
-    examples = [objective.make_example(records, row, generator(3)) for row in range(5)]
-    assert not any(same(examples[0], other) for other in examples[1:])
+        examples.append(first)
+    assert not any(same(examples[0], other) for other in examples[1:5])
 
 
 def test_fixed_shapes_and_types(objective, records, generator):
     shapes = set()
     for row in range(len(records)):
-        example = leaves(objective.make_example(records, row, generator(row)))
+        made = objective.make_example(records, row, generator(row))
+        example = leaves(made)
         assert all(x.dtype in (np.int32, np.float32, np.bool_) for x in example.values())
         shapes.add(tuple((key, x.shape, x.dtype.name) for key, x in sorted(example.items())))
-    assert len(shapes) == 1
-    assert example["['inputs']['input_ids']"].shape == (records.length,)
-
-
-def test_ids_are_in_the_vocabulary(objective, records, generator):
-    for row in range(len(records)):
-        example = objective.make_example(records, row, generator(row))
-        for x in (example["inputs"]["input_ids"], example["targets"]["labels"]):
+        for x in (made["inputs"]["input_ids"], made["targets"]["labels"]):
             assert x.min() >= 0 and x.max() < records.tokenizer.vocab_size
+    assert len(shapes) == 1
+    assert made["inputs"]["input_ids"].shape == (records.length,)
 
 
 @pytest.mark.parametrize("objective", PACKED, indirect=True)
-def test_padding_has_no_weight_and_is_the_padding_id(objective, records, generator):
+def test_padding_is_last_without_weight_and_the_padding_id(objective, records, generator):
     padded = 0
     for row in range(len(records)):
         example = objective.make_example(records, row, generator(row))
@@ -95,18 +88,11 @@ def test_padding_has_no_weight_and_is_the_padding_id(objective, records, generat
             segments = inputs.get("decoder_segment_ids", inputs["segment_ids"])
             assert (targets["weights"][segments == 0] == 0).all()
         assert set(np.unique(targets["weights"])) <= {0.0, 1.0} and targets["weights"].any()
+        for key in {"segment_ids", "decoder_segment_ids"} & inputs.keys():
+            real = inputs[key][inputs[key] > 0]
+            assert set(np.diff(real)) <= {0, 1} and real[0] == 1, "segments count up"
+            assert (inputs[key][len(real) :] == 0).all()
     assert padded, "the text must have shown padding"
-
-
-@pytest.mark.parametrize("objective", PACKED, indirect=True)
-def test_segments_count_up_and_padding_is_last(objective, records, generator):
-    for row in range(len(records)):
-        inputs = objective.make_example(records, row, generator(row))["inputs"]
-        for key in PADDED:
-            if key in inputs:
-                real = inputs[key][inputs[key] > 0]
-                assert (np.diff(real) >= 0).all() and (np.diff(real) <= 1).all() and real[0] == 1
-                assert (inputs[key][len(real) :] == 0).all()
 
 
 @pytest.mark.parametrize("objective", PACKED, indirect=True)
@@ -165,11 +151,9 @@ class Made:
 def made(batch, records, generator):
     rng = generator(0)
     count = batch["targets"]["labels"].shape
-    draw = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)  # noqa: E731
-    kernel = draw(records.tokenizer.vocab_size, 8)
-    return Made(
-        draw(*count, 8), kernel, draw(count[0], 2), draw(*batch["inputs"]["input_ids"].shape)
-    )
+    shapes = ((*count, 8), (records.tokenizer.vocab_size, 8), (count[0], 2))
+    drawn = (rng.normal(size=shape) for shape in (*shapes, batch["inputs"]["input_ids"].shape))
+    return Made(*(jnp.asarray(x, jnp.float32) for x in drawn))
 
 
 @pytest.fixture
@@ -239,9 +223,7 @@ def test_what_is_shown_is_measured_and_the_head_is_one_that_such_models_have(
     assert {metric.name for metric in objective.shown} <= objective.metrics(sums).keys() | of_data
     assert objective.headline.name in objective.metrics(sums), "it is drawn for training too"
     for skeleton in objective.skeletons:
-        families = [
-            registry.resolve("models", name).Model for name in ("gpt2", "bert", "t5", "word2vec")
-        ]
-        assert any(
-            objective.head_for(skeleton) in m.heads for m in families if m.skeleton == skeleton
-        )
+        names = ("gpt2", "bert", "t5", "word2vec")
+        families = [registry.resolve("models", name).Model for name in names]
+        heads = [head for m in families if m.skeleton == skeleton for head in m.heads]
+        assert objective.head_for(skeleton) in heads
