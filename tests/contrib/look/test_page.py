@@ -36,15 +36,11 @@ def inside():
 def test_numbers_are_rounded_by_at_most_half_a_step(options, error):
     values = np.random.default_rng(0).random((3, 5, 7)).astype(np.float32)
     assert np.abs(unpack(pack(values, **options)) - values).max() <= error * values.max()
-    np.testing.assert_array_equal(
-        np.rint(unpack(pack(np.arange(99_999), bits=32))), np.arange(99_999)
-    )
+    numbers = np.arange(99_999)
+    np.testing.assert_array_equal(np.rint(unpack(pack(numbers, bits=32))), numbers)
     same = np.full((2, 2), -3.5, np.float32)
     np.testing.assert_array_equal(unpack(pack(same)), same)
-
-
-def test_small_weights_keep_their_digits():
-    weights = np.asarray([1.0, 1 / 64, 1 / 512])
+    weights = np.asarray([1.0, 1 / 64, 1 / 512])  # small ones keep their digits
     np.testing.assert_allclose(unpack(pack(weights, power=2.0)), weights, rtol=0.05)
 
 
@@ -91,11 +87,7 @@ def test_texts_cannot_run(inside):
     assert f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'" in page
 
 
-def test_placeholders_in_texts_stay_as_they_are(inside):
+def test_placeholders_in_texts_stay_as_they_are_and_the_page_asks_for_nothing(inside):
     page = render(inside, lambda i: "{{title}}", title="{{data}}", facts={})
     assert "<title>{{data}}</title>" in page and '"{{title}}"' in page
-
-
-def test_the_page_asks_for_nothing(inside):
-    page = render(inside, str, title="t", facts={})
     assert not re.search(r"https?:|<link|@import|url\(|innerHTML|document\.write|eval\(", page)

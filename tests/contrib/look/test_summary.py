@@ -1,7 +1,6 @@
 """Contents of the page of a model, beside masks, scores and predictions that are computed in other
 ways."""
 
-import dataclasses
 from dataclasses import dataclass
 
 import flax.linen as nn
@@ -10,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite import build_model, registry, score
+from flaxformer_lite import registry, score
 from flaxformer_lite.config import ConfigError, LayerKind
 from flaxformer_lite.config.parts import MixerConfig
 from flaxformer_lite.contrib.look.page import render
@@ -29,10 +28,8 @@ class Average(nn.Module):
 
     @nn.compact
     def __call__(self, x_BTD, context=None):
-        return (
-            jnp.cumsum(x_BTD, axis=1)
-            / jnp.arange(1, x_BTD.shape[1] + 1, dtype=x_BTD.dtype)[None, :, None]
-        )
+        counts_T = jnp.arange(1, x_BTD.shape[1] + 1, dtype=x_BTD.dtype)
+        return jnp.cumsum(x_BTD, axis=1) / counts_T[None, :, None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +58,7 @@ def test_weights_lie_where_the_masks_say(family, overrides, prefix):
         close(maps.weights_LNTS.sum(-1), np.ones((2, 4, sizes[0])))
         np.testing.assert_array_equal((maps.weights_LNTS > 0).all(axis=1), maps.visible_LTS)
     if prefix:
-        assert (
-            inside.attentions[0].visible_LTS[1, 0, 7]
-            and not inside.attentions[0].visible_LTS[1, 0, 8]
-        )
+        assert inside.attentions[0].visible_LTS[1, 0, 7:9].tolist() == [True, False]
 
 
 @pytest.mark.nightly
@@ -95,19 +89,6 @@ def test_which_expert_reads_which_token(scan):
     assert '"name": "decoder, layer 1"' in page and '"expert 7"' in page
 
 
-@pytest.mark.nightly
-def test_the_same_however_it_runs():
-    model, params = built(small("gpt2"))
-    one = look_inside(model, params, IDS)
-    other = look_inside(
-        build_model(dataclasses.replace(model.cfg, attention="blockwise", remat="full")),
-        params,
-        IDS,
-    )
-    close(one.attentions[0].weights_LNTS, other.attentions[0].weights_LNTS)
-    close(one.norms["decoder"], other.norms["decoder"])
-
-
 def test_losses_of_a_decoder_are_its_scores():
     model, params = built(small("gpt2", number=1))
     whole = look_inside(model, params, IDS).losses
@@ -122,10 +103,8 @@ def test_losses_of_a_decoder_are_its_scores():
 def test_losses_of_an_answer_are_its_scores():
     model, params = built(small("t5", number=1))
     inside = look_inside(model, params, IDS, TARGET)
-    assert inside.losses.ids_T.tolist() == TARGET and inside.sequences["decoder"].tolist() == [
-        0,
-        *TARGET[:-1],
-    ]
+    assert inside.losses.ids_T.tolist() == TARGET
+    assert inside.sequences["decoder"].tolist() == [0, *TARGET[:-1]]
     close(inside.losses.nats_T, -score(model, params, [IDS], [TARGET]).logprobs[0])
     np.testing.assert_array_equal(inside.goals_T, TARGET)
     both = {"input_ids": np.asarray([IDS]), "decoder_input_ids": inside.sequences["decoder"][None]}
@@ -156,12 +135,8 @@ def test_a_model_without_attention_or_head():
 def test_one_token_has_no_loss_and_no_number_is_no_page():
     model, params = built(small("gpt2"))
     inside = look_inside(model, params, [5])
-    diverged = params | {
-        "decoder": (
-            params["decoder"]
-            | {"layer_1": jax.tree.map(lambda x: x * np.nan, params["decoder"]["layer_1"])}
-        )
-    }
+    last = jax.tree.map(lambda x: x * np.nan, params["decoder"]["layer_1"])
+    diverged = params | {"decoder": params["decoder"] | {"layer_1": last}}
     with pytest.raises(ConfigError, match=r"the decoder's.*infinite.*1 on"):
         look_inside(model, diverged, [5])
     assert inside.losses is None and inside.goals_T.tolist() == [-1]
