@@ -6,7 +6,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite import build_model
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.contrib.verify.checks import verify
 from flaxformer_lite.contrib.verify.subject import Subject
@@ -38,25 +37,24 @@ def cache_forgets_window(patch):
 
 def cache_writes_late(patch):
     real = kv_cache.append
-    patch.setattr(
-        kv_cache,
-        "append",
-        lambda cache, new, index, rolls: real(cache, jnp.roll(new, 1, axis=1), index, rolls=rolls),
-    )
+
+    def late(cache, new, index, rolls):
+        return real(cache, jnp.roll(new, 1, axis=1), index, rolls=rolls)
+
+    patch.setattr(kv_cache, "append", late)
 
 
 def positions_begin_again_in_each_chunk(patch):
-    patch.setattr(
-        inputs.Slots, "columns", lambda self: jnp.arange(self.length, dtype=jnp.int32)[None]
-    )
+    anew = lambda self: jnp.arange(self.length, dtype=jnp.int32)[None]  # noqa: E731
+    patch.setattr(inputs.Slots, "columns", anew)
+
+
+def counted(ids):
+    return jax.lax.broadcasted_iota(jnp.int32, ids.shape, 1)
 
 
 def positions_not_reset(patch):
-    patch.setattr(
-        inputs,
-        "positions_in_segments",
-        lambda ids: jax.lax.broadcasted_iota(jnp.int32, ids.shape, 1),
-    )
+    patch.setattr(inputs, "positions_in_segments", counted)
 
 
 def documents_see_each_other(patch):
@@ -68,27 +66,17 @@ def padding_is_seen(patch):
 
 
 def positions_count_padding(patch):
-    patch.setattr(
-        inputs,
-        "positions_from_mask",
-        lambda mask: jax.lax.broadcasted_iota(jnp.int32, mask.shape, 1),
-    )
+    patch.setattr(inputs, "positions_from_mask", counted)
 
 
 def source_padding_is_seen(patch):
     real = encoder_decoder.visibility_mask
 
     def seen(keep, q, k, *, structure=None):
-        return real(
-            keep if structure is None and q is not None else None, q, k, structure=structure
-        )
+        is_own = structure is None and q is not None
+        return real(keep if is_own else None, q, k, structure=structure)
 
     patch.setattr(encoder_decoder, "visibility_mask", seen)
-
-
-def bias_added_twice(patch):
-    real = einsum.Einsum._bias
-    patch.setattr(einsum.Einsum, "_bias", lambda self, dtype: 2 * real(self, dtype))
 
 
 def divided_per_microbatch(patch):
@@ -265,14 +253,15 @@ def test_a_bias_added_twice_differs_from_the_reference(tmp_path, monkeypatch):
     np.savez(tmp_path / "outputs.npz", logits=logits)
     options = {"reference": tmp_path, "checks": ["causal"]}
     assert not faults_of(model, params, **options)
-    bias_added_twice(monkeypatch)
+    real = einsum.Einsum._bias
+    monkeypatch.setattr(einsum.Einsum, "_bias", lambda self, dtype: 2 * real(self, dtype))
     assert faults_of(model, params, **options) == ["reference: logits"]
 
 
 def test_a_table_of_too_few_positions_is_told():
     def of(positions):
-        model = build_model("bert", "tiny", encoder_layers=1, max_length=positions)
-        return model, model.init(jax.random.key(0), jnp.ones((1, 4), int))["params"]
+        model = build_model(small("bert", 1, max_length=positions))
+        return model, jax.jit(model.init)(jax.random.key(0), jnp.ones((1, 4), int))["params"]
 
     (finding,) = verify(*of(8), checks=("padding",))
     assert finding.difference is None and "no room for 5 tokens of padding" in finding.why
