@@ -2,6 +2,7 @@
 of the core knows of it."""
 
 import dataclasses
+import functools
 import runpy
 from pathlib import Path
 
@@ -22,31 +23,20 @@ from tests.examples import trials
 # of ml_collections
 pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
 ROOT = Path(__file__).parents[2]
-SIZES = {
-    "d_model": 16,
-    "num_heads": 2,
-    "mlp_dim": 24,
-    "decoder_layers": 2,
-    "vocab_size": 37,
-    "dropout": 0.0,
-}
+SIZES = {"d_model": 16, "num_heads": 2, "mlp_dim": 24, "vocab_size": 37, "dropout": 0.0}
 IDS = jnp.asarray(np.random.default_rng(0).integers(1, 37, (2, 8)), jnp.int32)
 
 
 def built(**options):
-    model = build_model(gpt2.config("tiny", **SIZES, **options))
+    model = build_model(gpt2.config("tiny", **SIZES, decoder_layers=2, **options))
     return model, model.init(jax.random.key(0), IDS)["params"]
 
 
 @pytest.mark.nightly  # of one hook, tests/test_plugins.py
 def test_an_encoding_with_two_hooks(tmp_path):
-    _, records = trials.train(
-        tmp_path,
-        **{
-            "model.position.name": "examples.rope_with_decay:RopeWithDecay",
-            "model.position.start": -2.0,
-        },
-    )
+    fields = {"name": "examples.rope_with_decay:RopeWithDecay", "start": -2.0}
+    fields = {f"model.position.{name}": value for name, value in fields.items()}
+    _, records = trials.train(tmp_path, **fields)
     assert records[-1]["loss"] < records[0]["loss"]
     run = workdir.read_run(tmp_path / "run", allow_plugins=True)
     slope = run.params["decoder"]["position"]["slope"]
@@ -69,9 +59,8 @@ def test_an_encoding_with_two_hooks(tmp_path):
 
 @pytest.mark.nightly  # of our own recurrent mixers, tests/contrib/recurrent
 def test_a_recurrent_language_model_trains_and_writes(tmp_path):
-    _, records = trials.train(
-        tmp_path, page="gpt2_tiny:nope", **{"model.mixer.name": "examples.min_gru:MinGruConfig"}
-    )
+    fields = {"model.mixer.name": "examples.min_gru:MinGruConfig"}
+    _, records = trials.train(tmp_path, page="gpt2_tiny:nope", **fields)
     assert records[-1]["loss"] < records[0]["loss"]
     run = workdir.read_run(tmp_path / "run", allow_plugins=True)
     written = generate(run.model, run.params, IDS, max_new_tokens=4)
@@ -81,30 +70,24 @@ def test_a_recurrent_language_model_trains_and_writes(tmp_path):
 
 @pytest.mark.nightly
 def test_min_gru_documents_do_not_meet_and_padding_is_passed_over():
+    """And a text that is read in parts is read as at once."""
     model, params = built(mixer=min_gru.MinGruConfig(), position=gpt2.config("tiny").position)
-    apply = lambda ids, **more: model.apply({"params": params}, ids, **more).logits  # noqa: E731
+    apply = lambda ids, **more: model.apply({"params": params}, ids, **more)  # noqa: E731
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
     segments = jnp.asarray([[1, 1, 1, 2, 2, 2, 2, 2]] * 2, jnp.int32)
-    packed = apply(IDS, segment_ids=segments)
-    other = apply(IDS.at[:, :3].set(5), segment_ids=segments)
+    packed = apply(IDS, segment_ids=segments).logits
+    other = apply(IDS.at[:, :3].set(5), segment_ids=segments).logits
     np.testing.assert_array_equal(packed[:, 3:], other[:, 3:])
-    np.testing.assert_allclose(packed[:, 3:], apply(IDS[:, 3:]), rtol=1e-5, atol=1e-6)
+    close(packed[:, 3:], apply(IDS[:, 3:]).logits)
     keep = jnp.asarray([[0, 0, 1, 1, 1, 1, 1, 1]] * 2, jnp.int32)
-    np.testing.assert_allclose(
-        apply(IDS, attention_mask=keep)[:, 2:], apply(IDS[:, 2:]), rtol=1e-5, atol=1e-6
-    )
-
-
-@pytest.mark.nightly
-def test_min_gru_in_parts_is_min_gru_at_once():
-    model, params = built(mixer=min_gru.MinGruConfig())
-    whole = model.apply({"params": params}, IDS).logits
+    close(apply(IDS, attention_mask=keep).logits[:, 2:], apply(IDS[:, 2:]).logits)
     cache = init_cache(model.cfg, 2, 8)
     parts = []
     for start, stop in ((0, 3), (3, 4), (4, 8)):
-        out = model.apply({"params": params}, IDS[:, start:stop], cache=cache)
-        parts = [*parts, out.logits]
+        out = apply(IDS[:, start:stop], cache=cache)
+        parts.append(out.logits)
         cache = out.cache
-    np.testing.assert_allclose(jnp.concatenate(parts, axis=1), whole, rtol=1e-5, atol=1e-6)
+    close(jnp.concatenate(parts, axis=1), apply(IDS).logits)
 
 
 @pytest.mark.nightly  # as the built-in adapter, of which tests/training/test_adapter.py has more
@@ -123,9 +106,8 @@ def test_lora_begins_as_its_base_and_leaves_it_alone(tmp_path):
     flaxformer_lite.run(cfg, adapted / "run")
     old = workdir.read_run(base / "run", allow_plugins=True)
     new = workdir.read_run(adapted / "run", allow_plugins=True)
-    records = trials.metrics.read(adapted / "run" / "metrics.jsonl")
-    before = trials.metrics.read(base / "run" / "metrics.jsonl")[-1]
-    np.testing.assert_allclose(records[0]["loss"], before["loss"], rtol=1e-5)
+    records, before = (trials.metrics.read(f / "run" / "metrics.jsonl") for f in (adapted, base))
+    np.testing.assert_allclose(records[0]["loss"], before[-1]["loss"], rtol=1e-5)
     assert records[-1]["loss"] < records[0]["loss"]
     added = trials.paths(new.params) - trials.paths(old.params)
     assert added and all("attention/lora_" in path for path in added)

@@ -1,8 +1,6 @@
 """Runs of the examples as a user starts them: a page, an example's name in place of a part, a few
 steps."""
 
-import json
-
 import jax
 import numpy as np
 
@@ -48,10 +46,6 @@ def train(folder, **changes):
     cfg = from_config_dict(ExperimentConfig, experiment_dict(folder, **changes))
     flaxformer_lite.run(cfg, folder / "run")
     return cfg, metrics.read(folder / "run" / "metrics.jsonl")
-
-
-def resolved(folder):
-    return json.loads((folder / "run" / "config.json").read_text())["config"]
 
 
 def paths(params):

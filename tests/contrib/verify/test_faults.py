@@ -9,6 +9,7 @@ import pytest
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.contrib.verify.checks import verify
 from flaxformer_lite.contrib.verify.subject import Subject
+from flaxformer_lite.models import build_model
 from flaxformer_lite.models.skeletons import encoder_decoder, inputs
 from flaxformer_lite.nn.functions import masks, quantized
 from flaxformer_lite.nn.modules import einsum, kv_cache
