@@ -23,19 +23,11 @@ from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.runs.start import initial_state, setup
 from flaxformer_lite.training import bound_models, program
 from tests.marks import daily
-from tests.objectives import tables
+from tests.objectives import learned, tables
 from tests.training import tiny_runs
 
 PAGES = sorted(path.stem for path in Path(__file__).parents[1].joinpath("configs").glob("*.py"))
-SHRUNK = {
-    "d_model": 32,
-    "num_heads": 2,
-    "num_kv_heads": 0,
-    "head_dim": 16,
-    "mlp_dim": 48,
-    "vocab_size": 0,
-    "dropout": 0.0,
-}
+SHRUNK = learned.SIZES | {"num_kv_heads": 0, "head_dim": 16}
 
 
 def load(name):

@@ -11,39 +11,9 @@ from flaxformer_lite.registry import FOLDERS
 from tools.structure import DEVICE
 
 PACKAGE = Path(__file__).parents[1] / "flaxformer_lite"
-LAYERS = (
-    "axes",
-    "types",
-    "registry",
-    "hints",
-    "first_model",
-    "private_names",
-    "config",
-    "files",
-    "runtime",
-    "pages",
-    "analysis",
-    "nn",
-    "models",
-    "text",
-    "objectives",
-    "sharding",
-    "pretrained",
-    "inference",
-    "training",
-    "storage",
-    "data",
-    "checkpoints",
-    "model_folder",
-    "open_model",
-    "model_details",
-    "embedder",
-    "save_model",
-    "runs",
-    "cli",
-    "contrib",
-    "__main__",
-)
+ORDER = re.compile(r"from bottom to top: ([\w\s,]+)\.")
+CONTRIBUTING = (PACKAGE.parent / "CONTRIBUTING.md").read_text()
+LAYERS = (*re.split(r",\s+", ORDER.search(CONTRIBUTING)[1]), "__main__")
 # The files of the package that a file needs, also those that it imports only inside functions.
 MOST_FILES = {
     "pretrained/load": 41,

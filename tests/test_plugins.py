@@ -20,6 +20,7 @@ from flaxformer_lite.config import (
     to_config_dict,
 )
 from flaxformer_lite.objectives.text.causal_lm import CausalLm
+from tests.examples import trials
 from tests.training import tiny_runs
 
 # of ml_collections
@@ -67,20 +68,7 @@ class Plain(CausalLm):
 class Half(Objective):
     pass
 '''
-FLAGS = {
-    "train.steps": 2,
-    "train.batch_size": 4,
-    "train.eval_batches": 1,
-    "mesh.data": 1,
-    "model.d_model": 16,
-    "model.num_heads": 2,
-    "model.mlp_dim": 32,
-    "model.decoder_layers": 1,
-    "model.vocab_size": 0,
-    "data.tokenizer.name": "bytes",
-    "data.length": 32,
-    "data.eval_fraction": 0.1,
-}
+FLAGS = trials.SMALL | {"train.steps": 2, "train.log_every": 2, "model.decoder_layers": 1}
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +110,7 @@ def test_an_objective_and_an_encoding_of_a_users_train_and_resume(text, tmp_path
     assert "--allow-plugins --prompt" in capsys.readouterr().out  # of what to try next
     stored = workdir.read_config(tmp_path / "run", allow_plugins=True)
     assert stored.objective == cfg.objective
-    again = build(**own, **{"train.log_every": 1, "train.checkpoint_every": 3})
+    again = build(**own | {"train.log_every": 1, "train.checkpoint_every": 3})
     flaxformer_lite.run(again, tmp_path / "run")
     assert "step 2 is done" in capsys.readouterr().out
 

@@ -10,31 +10,20 @@ from examples.ordinal import Ordinal
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.config import ExperimentConfig, from_config_dict, plugin_name, to_config_dict
+from tests.examples import trials
 from tests.objectives import tables
 
 # of ml_collections
 pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
 
-SMALL = {
+SMALL = trials.OF_ALL | {
     "objective.name": "examples.ordinal:Ordinal",
-    "model.d_model": 32,
-    "model.num_heads": 2,
-    "model.mlp_dim": 64,
     "model.encoder_layers": 1,
-    "model.vocab_size": 0,
-    "model.dropout": 0.0,
     "model.init_stddev": 0.1,
-    "data.tokenizer.vocab_size": 420,
-    "data.length": 24,
-    "data.eval_fraction": 0.2,
     "train.batch_size": 32,
-    "train.eval_every": 40,
-    "train.checkpoint_every": 40,
-    "train.steps": 40,
+    **dict.fromkeys(("train.eval_every", "train.checkpoint_every", "train.steps"), 40),
     "optimizer.schedule": "constant",
-    "optimizer.learning_rate": 1e-2,
     "optimizer.warmup_steps": 5,
-    "mesh.data": 1,
 }
 
 

@@ -10,12 +10,10 @@ from flaxformer_lite.config import ExperimentConfig, from_config_dict
 from flaxformer_lite.runs.report import metrics
 from tests.training import tiny_runs
 
-SMALL = {
+OF_ALL = {  # pages
     "model.d_model": 32,
     "model.num_heads": 2,
     "model.mlp_dim": 48,
-    "model.decoder_layers": 2,
-    "model.max_length": 64,
     "model.vocab_size": 0,
     "model.dropout": 0.0,
     "data.tokenizer.name": "bytes",
@@ -33,6 +31,7 @@ SMALL = {
     "optimizer.warmup_steps": 1,
     "mesh.data": 1,
 }
+SMALL = OF_ALL | {"model.decoder_layers": 2, "model.max_length": 64}
 
 
 def experiment_dict(folder, page="gpt2_tiny", **changes):

@@ -19,6 +19,7 @@ from flaxformer_lite.config import (
 )
 from flaxformer_lite.data.encoded_rows import encode_rows
 from flaxformer_lite.data.table import Table
+from flaxformer_lite.models import llama
 from flaxformer_lite.runs import loop
 from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.text.tokenizer import Bytes
@@ -32,6 +33,11 @@ TRAIN = {
     "checkpoint_every": 1000,
     "loss_chunks": 1,
 }
+
+
+def tiny_llama(positions):
+    sizes = {"d_model": 32, "num_heads": 2, "mlp_dim": 48, "decoder_layers": 1}
+    return llama.config("tiny", vocab_size=0, max_length=positions, **sizes)
 
 
 def user(text):

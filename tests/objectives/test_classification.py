@@ -25,7 +25,7 @@ from flaxformer_lite.runs.evaluate_file import open_file, open_trained
 from flaxformer_lite.runs.start.adopt import read_experiment
 from flaxformer_lite.text import tokenizer_training
 from flaxformer_lite.text.special_tokens import Frame
-from tests.objectives import tables
+from tests.objectives import learned, tables
 
 GOOD = ("lovely", "bright", "warm")
 BAD = ("awful", "grey", "cold")
@@ -48,15 +48,7 @@ def write(path, table):
     return path
 
 
-SIZES = {
-    "d_model": 32,
-    "num_heads": 2,
-    "mlp_dim": 48,
-    "encoder_layers": 1,
-    "vocab_size": 0,
-    "dropout": 0.0,
-    "init_stddev": 0.2,
-}
+SIZES = learned.SIZES | {"encoder_layers": 1, "init_stddev": 0.2}
 GIVEN = {
     "data.length": 24,
     "data.tokenizer.name": "bytes",

@@ -9,7 +9,6 @@ import pytest
 
 import flaxformer_lite
 from flaxformer_lite.data.labelled import open_labelled
-from flaxformer_lite.models import llama
 from flaxformer_lite.nn.adapters.lora import LoraConfig
 from flaxformer_lite.objectives.tables.dpo import Dpo
 from flaxformer_lite.runs.evaluate_file import open_file, open_trained
@@ -19,9 +18,7 @@ from tests.objectives import tables
 from tests.objectives.tables import answer, user
 from tests.runs.test_loop import leaves_of
 
-LLAMA = llama.config(
-    "tiny", vocab_size=0, d_model=32, num_heads=2, mlp_dim=48, decoder_layers=1, max_length=128
-)
+LLAMA = tables.tiny_llama(128)
 ROWS = [{"prompt": prompt, "chosen": "yes", "rejected": "never"} for prompt in "abcdefgh"]
 
 

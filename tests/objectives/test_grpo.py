@@ -19,7 +19,6 @@ from flaxformer_lite import __main__ as door
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.contrib.time_machine import replay
 from flaxformer_lite.inference.sampler import draw_continuations
-from flaxformer_lite.models import llama
 from flaxformer_lite.nn.adapters.lora import LoraConfig
 from flaxformer_lite.objectives.policy_gradient import compute_advantages, compute_token_losses
 from flaxformer_lite.objectives.rewards.call import call_reward
@@ -32,9 +31,7 @@ from tests.objectives import tables
 from tests.runs.test_loop import leaves_of
 
 BARE = "{{ messages[0].content }}="  # a template of the prompt alone
-LLAMA = llama.config(
-    "tiny", vocab_size=0, d_model=32, num_heads=2, mlp_dim=48, decoder_layers=1, max_length=32
-)
+LLAMA = tables.tiny_llama(32)
 
 
 # --- the equations

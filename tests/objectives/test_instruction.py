@@ -12,7 +12,7 @@ from flaxformer_lite.cli.convert import convert
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.labelled import open_labelled
 from flaxformer_lite.model_details import load_tokenizer
-from flaxformer_lite.models import build_model, llama
+from flaxformer_lite.models import build_model
 from flaxformer_lite.objectives.tables.chat import PLAIN
 from flaxformer_lite.objectives.tables.instruction import Instruction
 from flaxformer_lite.pretrained import chat
@@ -30,9 +30,7 @@ CHATML = (
 )
 SPECIALS = ["[PAD]", "[EOS]", "<|im_start|>", "<|im_end|>"]
 TEXTS = "user assistant system why because so what then a b c d < | im_end > |> <|"
-LLAMA = llama.config(
-    "tiny", vocab_size=0, d_model=32, num_heads=2, mlp_dim=48, decoder_layers=1, max_length=64
-)
+LLAMA = tables.tiny_llama(64)
 ANSWERS = {"a": "one two", "b": "three", "c": "four five", "d": "six"}
 ROWS = [{"prompt": letter, "response": text} for letter, text in ANSWERS.items()]
 COLUMNS = {"messages": None, "prompt": None, "context": None, "response": None}

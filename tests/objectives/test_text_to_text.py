@@ -9,17 +9,9 @@ from flaxformer_lite.models import bart, t5
 from flaxformer_lite.objectives.tables import scores
 from flaxformer_lite.objectives.tables.text_to_text import TextToText
 from flaxformer_lite.runs.evaluate_file import open_file, open_trained
-from tests.objectives import tables
+from tests.objectives import learned, tables
 
-SIZES = {
-    "vocab_size": 0,
-    "d_model": 32,
-    "num_heads": 2,
-    "mlp_dim": 48,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-}
-T5 = t5.config("tiny", **SIZES, head_dim=16, dropout=0.0)
+T5 = t5.config("tiny", **learned.SIZES, encoder_layers=1, decoder_layers=1, head_dim=16)
 WORDS = {
     "a": "un petit chat noir",
     "b": "deux grands chiens",
