@@ -152,10 +152,7 @@ def test_a_page_may_name_it_and_some_of_its_options():
     [
         ("own_part:Warm", "config.objective.name: 'own_part:Warm': no module 'own_part' in the"),
         ("own_parts:Worm", "own_parts has no 'Worm'; did you mean 'Warm'?"),
-        (
-            "own_parts:Slope",
-            "'own_parts:Slope' is not derived from flaxformer_lite.objectives",
-        ),
+        ("own_parts:Slope", "'own_parts:Slope' is not derived from flaxformer_lite.objectives"),
         ("own_parts:attend", "'own_parts:attend' is not derived from"),
         ("own_parts:Plain", "'own_parts:Plain' is not a dataclass; write @dataclass(frozen=True"),
         ("own_parts:Half", "'own_parts:Half' lacks loss, make_example."),

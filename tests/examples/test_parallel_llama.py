@@ -12,12 +12,7 @@ from safetensors.numpy import load_file
 
 import flaxformer_lite
 from examples import parallel_llama as own
-from flaxformer_lite import (
-    load_pretrained,
-    load_tokenizer,
-    save_pretrained,
-    unstack_layers,
-)
+from flaxformer_lite import load_pretrained, load_tokenizer, save_pretrained, unstack_layers
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.config import ConfigError, ExperimentConfig, from_config_dict, to_config_dict
@@ -85,11 +80,7 @@ def test_what_reads_it_must_be_named_and_must_fit(published):
             {"family": FAMILY},
             f"model_type='gpt2', where family='{FAMILY}' reads 'parallel_llama'",
         ),
-        (
-            folder,
-            {"family": misspelt},
-            f"^family='{misspelt}': .*did you mean 'Model'",
-        ),
+        (folder, {"family": misspelt}, f"^family='{misspelt}': .*did you mean 'Model'"),
         (folder, {"family": "examples.ordinal:Ordinal"}, "its file needs PUBLISHED"),
     ):
         with pytest.raises(ConfigError, match=message):

@@ -29,10 +29,8 @@ def test_each_mail_is_a_row_without_headers_and_markup(tmp_path):
 def test_seeds_of_a_name_are_one_line(tmp_path):
     for seed in range(2):
         (tmp_path / f"run{seed}").mkdir()
-        lines = [
-            {"step": step, "split": "eval", "accuracy": 0.5 + step / 100 + seed / 10}
-            for step in (0, 10)
-        ]
+        accuracies = {0: 0.5 + seed / 10, 10: 0.6 + seed / 10}
+        lines = [{"step": at, "split": "eval", "accuracy": x} for at, x in accuracies.items()]
         write_rows(tmp_path / f"run{seed}" / "metrics.jsonl", lines)
     spam_mails.plot(tmp_path / "figure.png", [f"ours={tmp_path}/run0", f"ours={tmp_path}/run1"])
     assert (tmp_path / "figure.png").stat().st_size > 10_000

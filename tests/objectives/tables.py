@@ -99,9 +99,7 @@ def records(task, rows, *, length=32, target_length=0, tokenizer=None):
 def data_of(records):
     """What a task's scores and baseline read, where both splits are these records."""
     return types.SimpleNamespace(
-        records=records,
-        splits={"train": records, "eval": records},
-        order=np.arange(len(records)),
+        records=records, splits={"train": records, "eval": records}, order=np.arange(len(records))
     )
 
 

@@ -33,10 +33,8 @@ def test_joined_documents_are_one_text_of_which_every_token_is_a_label(
     joined = create("causal_lm", documents="joined")
     apart = create("causal_lm")
     records = records_of(joined)
-    rows = [
-        [objective.make_example(records, row, generator()) for row in range(len(records))]
-        for objective in (joined, apart)
-    ]
+    count = range(len(records))
+    rows = [[of.make_example(records, i, generator()) for i in count] for of in (joined, apart)]
     predicted = [row["targets"]["labels"][row["targets"]["weights"] > 0] for row in rows[0]]
     np.testing.assert_array_equal(np.concatenate(predicted), records.ids[1:])
     for one, other in zip(*rows, strict=True):

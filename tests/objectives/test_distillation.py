@@ -38,9 +38,8 @@ def teacher(folder):
 
 def student(folder, teacher, train=None, **options):
     """A narrower model of one layer."""
-    cfg = tiny_runs.config(
-        folder, train=train, objective=Distillation(teacher=str(teacher), **options)
-    )
+    objective = Distillation(teacher=str(teacher), **options)
+    cfg = tiny_runs.config(folder, train=train, objective=objective)
     return dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, d_model=8))
 
 
@@ -90,17 +89,14 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn_from_it(folder, teac
 @pytest.mark.nightly
 def test_masked_lm_from_published_weights(folder, tmp_path):
     sizes = tiny_runs.SIZES | {"max_length": 32, "vocab_size": 384, "head": "masked_lm"}
-    cfg = tiny_runs.config(
-        folder, model=bert.config("tiny", **sizes | {"encoder_layers": 2}), objective=MaskedLm()
-    )
+    deep, flat = (bert.config("tiny", **sizes, encoder_layers=count) for count in (2, 1))
+    cfg = tiny_runs.config(folder, model=deep, objective=MaskedLm())
     flaxformer_lite.run(tiny_runs.steps(cfg, 2), tmp_path / "run")
     run = workdir.read_run(tmp_path / "run")
     save_pretrained(tmp_path / "published", run.model, run.params)
     shutil.copytree(tmp_path / "run" / "tokenizer", tmp_path / "published", dirs_exist_ok=True)
     objective = Distillation(teacher=str(tmp_path / "published"), task="masked_lm", temperature=1.0)
-    cfg = dataclasses.replace(
-        cfg, model=bert.config("tiny", **sizes | {"encoder_layers": 1}), objective=objective
-    )
+    cfg = dataclasses.replace(cfg, model=flat, objective=objective)
     flaxformer_lite.run(tiny_runs.steps(cfg, 2), tmp_path / "student")
     assert "divergence" in metrics.read(tmp_path / "student" / "metrics.jsonl")[-1]
 

@@ -237,18 +237,12 @@ def takes_all(records):
         ),
         (fails(OSError("no server.")), r"raised OSError: no server \(for 3 of 3"),
         (fails(SystemExit("bye")), r"raised SystemExit: bye \(for 3 of 3 answers"),
-        (
-            hangs_alone,
-            r"raised ValueError: full \(for 3 answers at once; .*, for none within 0.2",
-        ),
+        (hangs_alone, r"raised ValueError: full \(for 3 answers at once; .*, for none within 0.2"),
         (
             is_nan,
             r"is nan \(float\) for 2 of 3 answers, the first of them 'b' to 'why\?'; return a",
         ),
-        (
-            lambda _: [None] * 3,
-            r"is None \(NoneType\) for 3 of 3 answers, the first of them 'a'",
-        ),
+        (lambda _: [None] * 3, r"is None \(NoneType\) for 3 of 3 answers, the first of them 'a'"),
         (
             lambda _: [1e300] * 3,
             r"is 1e\+300 \(float\) for 3 of 3 answers, .*; return a number from -1e\+15 to 1e\+15",

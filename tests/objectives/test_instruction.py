@@ -18,10 +18,9 @@ from flaxformer_lite.objectives.tables.instruction import Instruction
 from flaxformer_lite.pretrained import chat
 from flaxformer_lite.pretrained.companions import publish_tokenizer
 from flaxformer_lite.pretrained.tokenizer import framed
-from flaxformer_lite.runs.evaluate_file import open_file, open_trained
 from flaxformer_lite.runs.start.adopt import read_experiment
 from flaxformer_lite.text import tokenizer as plain
-from tests.objectives import tables
+from tests.objectives import learned, tables
 from tests.objectives.tables import answer, user
 
 CHATML = (
@@ -174,14 +173,10 @@ def test_tools_calls_and_variables_reach_the_template(as_text, words):
     if as_text:  # as in parquet, whose columns have one type
         calls = json.dumps(calls)
     call = {"role": "assistant", "tool_calls": calls}
-    row = {
-        "messages": [user("a"), call],
-        "tools": [{"name": "what"}],
-        "chat_template_kwargs": {"style": "then"},
-    }
-    piece = records_of(
-        Instruction(template=template), [EXTRA | row], length=48, tokenizer=words
-    ).features[0][0]
+    row = {"messages": [user("a"), call], "tools": [{"name": "what"}]}
+    row = EXTRA | row | {"chat_template_kwargs": {"style": "then"}}
+    records = records_of(Instruction(template=template), [row], length=48, tokenizer=words)
+    piece = records.features[0][0]
     told = [words.library.id_to_token(int(i)) for i in piece.ids]
     assert told[:2] == ["what", "then"] and "so" in told
 
@@ -210,9 +205,8 @@ def test_a_tool_that_is_no_json_is_one_sentence(turn, tools, message):
 
 
 def test_roles_that_a_template_refuses_are_told_in_its_words(tmp_path):
-    template = (
-        "{% if messages[0].role != 'user' %}{{ raise_exception('no system role') }}{% endif %}a"
-    )
+    refusing = "{{ raise_exception('no system role') }}"
+    template = f"{{% if messages[0].role != 'user' %}}{refusing}{{% endif %}}a"
     task = Instruction(packed=False, template=template)
     rows = [{"messages": [{"role": "system", "content": "a"}, answer("b")]}]
     cfg = tables.experiment(tmp_path, LLAMA, task, rows, steps=1).data
@@ -246,9 +240,7 @@ def test_a_run_learns_to_answer(run):
 
 def test_new_prompts_are_answered(run, tmp_path):
     path = tables.write_rows(tmp_path / "new.jsonl", [{"prompt": "c"}, {"prompt": "a"}])
-    trained = open_trained(run[0])
-    data = open_file(trained, path, predicts=True)
-    told = data.objective.decode(trained.evaluate(data)[1], data.records)
+    told = learned.predict(run[0], path)
     assert [row["prediction"] for row in told] == [ANSWERS["c"], ANSWERS["a"]]
 
 

@@ -171,10 +171,7 @@ def test_loss_is_the_mean_over_tokens_plus_the_mean_over_pairs(create):
     ("options", "message"),
     [
         ({"rate": 0.0}, r"rate=0\.0:.*strictly.*0 and 1"),
-        (
-            {"mask_share": 0.9, "random_share": 0.2},
-            r"mask_share=0\.9, random_share=0\.2:.*most.*1",
-        ),
+        ({"mask_share": 0.9, "random_share": 0.2}, r"mask_share=0\.9, random_share=0\.2:.*most.*1"),
         ({"unit": "word"}, "unit='word': no 'word'; choose from token, whole_word"),
         ({"pairs": "nsp"}, "pairs='nsp': no 'nsp'; choose from none, next_sentence, sentence_"),
     ],

@@ -16,10 +16,8 @@ def texts(records, index=0):
     """The two texts of each choice of a row."""
     words = {i: word for word, i in records.tokenizer.library.get_vocab().items()}
     rows = [row for row in records.features[index].rows if row is not None]
-    return [
-        tuple(" ".join(words[i] for i in ids) for ids in records.frame.texts_of(row))
-        for row in rows
-    ]
+    spelled = lambda ids: " ".join(words[i] for i in ids)  # noqa: E731
+    return [tuple(map(spelled, records.frame.texts_of(row))) for row in rows]
 
 
 QUESTION = {"question": "a", "choices": ["b", "c"]}
@@ -58,22 +56,14 @@ def test_forms_of_a_row(tmp_path, row, due, label):
 def test_an_example_has_an_axis_of_choices_and_fewer_are_filled_up(tmp_path):
     rows = [SWAG, {**SWAG, "ending2": "", "ending3": "", "label": 1}]
     task, records = learned.encoded(MultipleChoice(), rows, tmp_path, length=9)
-    assert task.choices == 4 and MultipleChoice().fit(rows_of(task, rows[1:]), {}).choices == 2
+    fewer, _ = learned.encoded(MultipleChoice(), rows[1:], tmp_path, length=9)
+    assert (task.choices, fewer.choices) == (4, 2)
     whole, part = (task.make_example(records, i, None) for i in range(2))
     assert jax.tree.map(np.shape, whole) == jax.tree.map(np.shape, part)
     for name in ("input_ids", "token_type_ids"):
         assert whole["inputs"][name].shape == (4, 9)
     assert part["inputs"]["attention_mask"].sum(axis=1).tolist() == [7, 8, 1, 1]
     assert records.features[0].cut == 0 and part["targets"] == {"label": 1, "weights": 1.0}
-
-
-def rows_of(task, rows):
-    """Rows by role."""
-    names = {column.role: (column.role, *column.names) for column in task.columns}
-    return [
-        {role: next((row[n] for n in known if n in row), None) for role, known in names.items()}
-        for row in rows
-    ]
 
 
 def test_loss_is_that_of_transformers_and_an_absent_choice_has_no_part_in_it():
@@ -98,9 +88,8 @@ def test_loss_is_that_of_transformers_and_an_absent_choice_has_no_part_in_it():
 def test_the_likeliest_choice_is_told_by_number_text_and_probability(tmp_path):
     rows = [SWAG, {**SWAG, "label": 3}, {**SWAG, "label": 3}]
     task, records = learned.encoded(MultipleChoice(), rows, tmp_path, length=9)
-    told = task.decode(
-        {"logits": np.asarray([[0, 2, 0, -1e30], [0, 0, 0, 1], [9, 0, 0, 0]], np.float32)}, records
-    )
+    logits = np.float32([[0, 2, 0, -1e30], [0, 0, 0, 1], [9, 0, 0, 0]])
+    told = task.decode({"logits": logits}, records)
     assert [(one["prediction"], one["choice"]) for one in told] == [(1, "e f"), (3, "h"), (0, "d")]
     assert told[0]["probability"] == pytest.approx(np.exp(2) / (np.exp(2) + 2))
     data = tables.data_of(records)

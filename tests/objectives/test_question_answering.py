@@ -12,11 +12,8 @@ from flaxformer_lite.objectives.tables.question_answering import QuestionAnsweri
 from tests.marks import daily
 from tests.objectives import learned, tables
 
-ROW = {
-    "question": "who ?",
-    "context": "a b c d e f g",
-    "answers": {"text": ["d e"], "answer_start": [6]},
-}
+CONTEXT = {"question": "who ?", "context": "a b c d e f g"}
+ROW = CONTEXT | {"answers": {"text": ["d e"], "answer_start": [6]}}
 NONE = {"question": "who ?", "context": "b c", "answers": {"text": [], "answer_start": []}}
 
 
@@ -53,11 +50,8 @@ def test_windows_share_at_most_half_of_their_tokens(tmp_path, length, stride, du
 
 def row_words(records, index):
     row = records.features[index].row
-    return " ".join(
-        records.rows[0]["context"][b:e]
-        for b, e, p in zip(row.start, row.end, row.part, strict=True)
-        if p == 1
-    )
+    spans = zip(row.start, row.end, row.part, strict=True)
+    return " ".join(records.rows[0]["context"][b:e] for b, e, part in spans if part == 1)
 
 
 def test_a_decoder_says_none_behind_the_context(tmp_path):

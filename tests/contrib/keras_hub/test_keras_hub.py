@@ -5,7 +5,6 @@ tools/keras_hub_numbers.py stored them; here each array is written into an h5 fi
 
 import json
 import sys
-import zlib
 from pathlib import Path
 
 import h5py
@@ -18,6 +17,7 @@ import pytest
 from flaxformer_lite import load_pretrained, load_tokenizer
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.pretrained.safetensors import WeightsError
+from tests.contrib.t5x.test_flaxformer import values
 from tests.marks import daily
 
 STORED = json.loads((Path(__file__).parent / "keras_hub.json").read_text())
@@ -33,12 +33,6 @@ INPUTS = {
     "decoder_padding_mask": "decoder_attention_mask",
 }
 OUTPUTS = {"sequence_output": "last_hidden_state", "pooled_output": "pooler_output"}
-
-
-def values(name, shape):
-    """Draws an array from its name, as tools/keras_hub_numbers.py does."""
-    random = np.random.default_rng(zlib.crc32(name.encode()))
-    return (0.5 * random.standard_normal(shape)).astype(np.float32)
 
 
 def write(folder, name):

@@ -1,41 +1,22 @@
 """Contents of the page of a model, beside masks, scores and predictions that are computed in other
 ways."""
 
-from dataclasses import dataclass
-
-import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from flaxformer_lite import registry, score
 from flaxformer_lite.config import ConfigError, LayerKind
-from flaxformer_lite.config.parts import MixerConfig
 from flaxformer_lite.contrib.look.page import render
 from flaxformer_lite.contrib.look.summary import look_inside
 from flaxformer_lite.contrib.look.token_losses import masked_losses
+from flaxformer_lite.contrib.recurrent.mixers.gru import GruConfig
 from flaxformer_lite.inference.inside.capture import capture
 from flaxformer_lite.models import deepseek_v2, deepseek_v3
 from tests.models.tiny import OWN, built, close, logits_of, small
 
 IDS = [5, 7, 11, 13, 17, 19, 23, 29]
 TARGET = [3, 9, 27, 1]
-
-
-class Average(nn.Module):
-    """The mean of a token and those before it: no attention, no parameters."""
-
-    @nn.compact
-    def __call__(self, x_BTD, context=None):
-        counts_T = jnp.arange(1, x_BTD.shape[1] + 1, dtype=x_BTD.dtype)
-        return jnp.cumsum(x_BTD, axis=1) / counts_T[None, :, None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class AverageConfig(MixerConfig):
-    def module(self, execution, *, causal, name=None):
-        return Average(name=name)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +106,7 @@ def test_losses_of_a_masked_lm_are_those_of_one_mask_at_a_time():
 
 
 def test_a_model_without_attention_or_head():
-    model, params = built(small("gpt2", mixer=AverageConfig(), head="none"))
+    model, params = built(small("gpt2", mixer=GruConfig(), head="none"))
     inside = look_inside(model, params, IDS)
     assert not inside.attentions and inside.lens is None and inside.losses is None
     assert inside.norms["decoder"].shape == (3, 8) and len(inside.positions) == 1
@@ -153,9 +134,8 @@ ENCODE_ONLY = ("clip_text_model", "embedding_gemma", "siglip_text_model")
 def test_every_family(family):
     # Marian's is beyond a small vocabulary
     model, params = built(small(family, decoder_start_token_id=0))
-    inside = look_inside(
-        model, params, IDS, TARGET if model.skeleton == "encoder_decoder" else [], mask_id=2
-    )
+    target = TARGET if model.skeleton == "encoder_decoder" else []
+    inside = look_inside(model, params, IDS, target, mask_id=2)
     for maps in inside.attentions:
         np.testing.assert_array_equal((maps.weights_LNTS > 0).all(axis=1), maps.visible_LTS)
     if family in ENCODE_ONLY:

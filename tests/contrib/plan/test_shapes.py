@@ -35,12 +35,9 @@ CASES = [("gpt2_xl", "auto", "splash"), ("t5_xl", "flash_relative_bias", "relati
 @pytest.mark.parametrize(("name", "attention", "expected"), daily(CASES, CASES[:1]))
 def test_no_array_of_all_pairs(monkeypatch, name, attention, expected):
     cfg = config(name)
-    cfg = dataclasses.replace(
-        cfg,
-        mesh=MeshConfig(data=1),
-        model=dataclasses.replace(cfg.model, attention=attention),
-        train=dataclasses.replace(cfg.train, batch_size=2),
-    )
+    model = dataclasses.replace(cfg.model, attention=attention)
+    train = dataclasses.replace(cfg.train, batch_size=2)
+    cfg = dataclasses.replace(cfg, mesh=MeshConfig(data=1), model=model, train=train)
     monkeypatch.setattr(MeshSharding, "platform", "tpu")  # before a mesh remembers its own
     built = program.build(cfg, sharding.build_mesh(cfg.mesh, jax.devices()[:1]), dummy.example(cfg))
     kernels = set()

@@ -16,11 +16,7 @@ D = 5
 U = 4
 TORCH = np.load(Path(__file__).with_name("torch_recurrent.npz"))
 # gates, arrays in a state
-STEPS = {
-    "rnn": (rnn_step, 1, 1),
-    "lstm": (lstm_step, 4, 2),
-    "gru": (gru_step, 3, 1),
-}
+STEPS = {"rnn": (rnn_step, 1, 1), "lstm": (lstm_step, 4, 2), "gru": (gru_step, 3, 1)}
 
 
 def layer(name, weights, x_BTD, *marks, **options):
@@ -30,26 +26,19 @@ def layer(name, weights, x_BTD, *marks, **options):
     more = (candidate,) if name == "gru" else ()
     gates = jnp.einsum("BTD,DZU->BTZU", x_BTD, inward) + bias[None, None]
     zeros = (jnp.zeros((x_BTD.shape[0], kernel.shape[0])),) * states
-    return scan_cell(
-        lambda state, gates: step(state, gates, kernel, *more), zeros, gates, *marks, **options
-    )
+    cell = lambda state, gates: step(state, gates, kernel, *more)  # noqa: E731
+    return scan_cell(cell, zeros, gates, *marks, **options)
 
 
 def of_torch(name, suffix, prefix=""):
     """The weights of one direction, by the mapping that cells.py describes."""
     gates = STEPS[name][1]
     inward, kernel = (TORCH[f"{name}/{prefix}weight_{side}_l0{suffix}"] for side in ("ih", "hh"))
-    b_input, b_state = (
-        TORCH[f"{name}/{prefix}bias_{side}_l0{suffix}"].reshape(gates, U) for side in ("ih", "hh")
-    )
-    candidate = b_state[-1]
+    inward, kernel = (x.reshape(gates, U, -1).transpose(2, 0, 1) for x in (inward, kernel))
+    biases = (TORCH[f"{name}/{prefix}bias_{side}_l0{suffix}"] for side in ("ih", "hh"))
+    b_input, b_state = (bias.reshape(gates, U) for bias in biases)
     bias = b_input + (b_state * [[1], [1], [0]] if name == "gru" else b_state)
-    return (
-        inward.reshape(gates, U, -1).transpose(2, 0, 1),
-        kernel.reshape(gates, U, U).transpose(2, 0, 1),
-        bias,
-        candidate,
-    )
+    return inward, kernel, bias, b_state[-1]
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -64,9 +53,8 @@ def test_equals_torch_in_values_states_and_gradients_past_padding(name, suffix):
 
     run = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))
     (_, (y, state)), (weights, _) = run(of_torch(name, suffix), jnp.asarray(TORCH["x"]))
-    np.testing.assert_allclose(
-        np.where(keep[..., None], y, 0), TORCH[f"{name}/y"][..., half], atol=1e-5
-    )
+    y = np.where(keep[..., None], y, 0)
+    np.testing.assert_allclose(y, TORCH[f"{name}/y"][..., half], atol=1e-5)
     for i, last in enumerate(state):
         np.testing.assert_allclose(last, TORCH[f"{name}/state{i}"][int(bool(suffix))], atol=1e-5)
     wanted = of_torch(name, suffix, "grad/")

@@ -9,15 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite import (
-    Context,
-    LayerKind,
-    causal,
-    init_cache,
-    padding,
-    registry,
-    segments,
-)
+from flaxformer_lite import Context, LayerKind, causal, init_cache, padding, registry, segments
 from flaxformer_lite.config import ConfigError, Execution, LayerConfig, StackConfig
 from flaxformer_lite.contrib.recurrent.mixers.gru import GruConfig
 from flaxformer_lite.contrib.recurrent.mixers.lstm import LstmConfig
@@ -29,10 +21,7 @@ from tests.models.tiny import T, built, close, ids, logits_of, small
 
 NOPE = registry.resolve_class("positions", "nope")()
 MIXED = (LayerKind(mixer=LstmConfig()), LayerKind())
-MODELS = {
-    "gru": {"mixer": GruConfig(units=12)},
-    "lstm and attention": {"pattern": MIXED},
-}
+MODELS = {"gru": {"mixer": GruConfig(units=12)}, "lstm and attention": {"pattern": MIXED}}
 
 
 @pytest.fixture(

@@ -154,10 +154,7 @@ def test_a_layer_alone_takes_masks_of_the_source_that_fit_it(query):
     keep = jnp.asarray([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
     variables = layer.init(jax.random.key(0), x, context)
     array = jnp.broadcast_to(keep[:, None], (2, 4, 5))
-    own, other = (
-        layer.apply(variables, x, context.replace(cross_mask=mask))
-        for mask in (array, padding(keep))
-    )
-    close(own, other)
+    contexts = (context.replace(cross_mask=mask) for mask in (array, padding(keep)))
+    close(*(layer.apply(variables, x, each) for each in contexts))
     with pytest.raises(ValueError, match=r"^padding\(keep\) has 3 columns for 5 keys"):
         layer.apply(variables, x, context.replace(cross_mask=padding(keep[:, :3])))

@@ -199,9 +199,9 @@ def test_relative_crosses_without_a_bias(heads, width, length):
 
 def test_relative_says_what_it_cannot():
     q, k, v, _ = inputs()
-    bias = registry.resolve_class("positions", "alibi")().attention_bias(
-        {}, jnp.arange(T)[None], jnp.arange(T)[None], bidirectional=False
-    )
+    alibi = registry.resolve_class("positions", "alibi")()
+    places = jnp.arange(T)[None]
+    bias = alibi.attention_bias({}, places, places, bidirectional=False)
     for options, reason in (
         ({"bias": jnp.zeros((1, N, T, T))}, "only on the distance"),
         ({"bias": bias}, "no grouped heads"),
@@ -224,8 +224,7 @@ def test_relative_says_what_it_cannot():
 
 
 def test_fewer_heads_than_devices_are_whole_on_each(monkeypatch):
-    monkeypatch.setattr(
-        On, "num_shards", lambda self, letter: Shards(4 if letter == "N" else 1, "tensor")
-    )
+    shards = lambda self, letter: Shards(4 if letter == "N" else 1, "tensor")  # noqa: E731
+    monkeypatch.setattr(On, "num_shards", shards)
     q = jnp.zeros((1, T, 2, 64))
     assert flash_relative_bias.unsupported_reason(q, q, q, Arguments(sharding=On("tpu"))) == ""

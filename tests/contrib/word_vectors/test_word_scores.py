@@ -34,9 +34,8 @@ def test_each_answer_is_that_of_the_analogy_itself(write):
     draw = np.random.default_rng(0)
     vectors = made({f"w{i}": draw.normal(size=3) for i in range(30)})
     rows = [draw.choice(30, 4, replace=False) for _ in range(60)]
-    right = sum(
-        vectors.analogy(*(f"w{i}" for i in row[:3]), 1)[0][0] == f"w{row[3]}" for row in rows
-    )
+    found = [vectors.analogy(*(f"w{i}" for i in row[:3]), 1)[0][0] for row in rows]
+    right = sum(word == f"w{row[3]}" for word, row in zip(found, rows, strict=True))
     text = "\n".join(" ".join(f"W{i}" for i in row) for row in rows)
     assert score_analogies(vectors, write(text)) == [("", 60, 60, right)] and right
 

@@ -23,9 +23,8 @@ def windows(create, records_of):
 
 
 def words(records, row):
-    return [
-        int(i) for piece in records.row(row) for i in piece if i in records.tokenizer.ordinary_ids
-    ]
+    ids = np.concatenate(records.row(row))
+    return ids[np.isin(ids, records.tokenizer.ordinary_ids)].tolist()
 
 
 @pytest.mark.parametrize("name", ["skip_gram", "cbow"])
