@@ -114,9 +114,8 @@ def test_every_page_is_in_the_menu():
     assert not missing, f"add them to `nav` in mkdocs.yml: {missing}"
 
 
-ROWS = re.findall(
-    r"^\| `Flax(\w+)` \| (\w+) \| `(\w+)` \|$", TEXTS["docs/migration/hugging-face.md"], re.M
-)
+MIGRATION = TEXTS["docs/migration/hugging-face.md"]
+ROWS = re.findall(r"^\| `Flax(\w+)` \| (\w+) \| `(\w+)` \|$", MIGRATION, re.M)
 
 
 def test_flax_classes_have_the_heads_that_the_table_names():
@@ -142,9 +141,8 @@ CHAPTER_HEAD = re.compile(
 )
 WORDS_A_MINUTE = 80  # a third of the speed of prose: formulas and code are read slowly
 EXERCISE = re.compile(r"^\*\*(\d+)\.\*\* ", re.M)
-ANSWER = re.compile(
-    r'^<details markdown="1">\n<summary>Answer</summary>\n\n\S.*?\n\n</details>$', re.M | re.S
-)
+TITLE = '<details markdown="1">\n<summary>Answer</summary>'
+ANSWER = re.compile(rf"^{TITLE}\n\n\S.*?\n\n</details>$", re.M | re.S)
 
 
 @pytest.mark.parametrize("name", CHAPTERS)

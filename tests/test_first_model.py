@@ -118,7 +118,6 @@ def test_programs_that_stay_held_do_not_free_all_others_at_each_look(compile_wit
 
 def test_other_systems_are_left_alone(monkeypatch, tmp_path):
     monkeypatch.setattr(first_model, "GRANTED", tmp_path / "none")
-    monkeypatch.setattr(
-        jax.monitoring, "register_event_duration_secs_listener", lambda _: pytest.fail("listens")
-    )
+    register = "register_event_duration_secs_listener"
+    monkeypatch.setattr(jax.monitoring, register, lambda _: pytest.fail("listens"))
     first_model.bound_programs.__wrapped__()

@@ -158,9 +158,8 @@ def test_other_names_are_plain_errors(name):
 )
 def test_a_bare_name_of_the_hub_has_its_address(name, address, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        WeightsError, match=f"{name}: no such directory; did you mean hf://{address}"
-    ):
+    message = f"{name}: no such directory; did you mean hf://{address}"
+    with pytest.raises(WeightsError, match=message):
         load_pretrained(name)
     with pytest.raises(WeightsError, match=r"runs/gpt2: .*s3:// or hf://ORG"):
         load_pretrained("runs/gpt2")

@@ -1,9 +1,6 @@
 """Runs of the examples as a user starts them: a page, an example's name in place of a part, a few
 steps."""
 
-import jax
-import numpy as np
-
 import flaxformer_lite
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.config import ExperimentConfig, from_config_dict
@@ -45,15 +42,3 @@ def train(folder, **changes):
     cfg = from_config_dict(ExperimentConfig, experiment_dict(folder, **changes))
     flaxformer_lite.run(cfg, folder / "run")
     return cfg, metrics.read(folder / "run" / "metrics.jsonl")
-
-
-def paths(params):
-    return {
-        "/".join(key.key for key in keys) for keys, _ in jax.tree_util.tree_leaves_with_path(params)
-    }
-
-
-def leaf(params, path):
-    for key in path.split("/"):
-        params = params[key]
-    return np.asarray(params)

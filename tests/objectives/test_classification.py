@@ -256,10 +256,8 @@ def test_published_weights_tell_transformers_whether_pairs_have_token_types(
     texts = [f"{one} {two}" for one in GOOD for two in BAD]
     words = TokenizerConfig(name="byte_bpe", vocab_size=400)
     tokenizer_training.train(words, texts * 9).save(tmp_path)
-    table = [
-        {"premise": text, "hypothesis": text, "label": str(i % 2)} for i, text in enumerate(texts)
-    ]
-    write(tmp_path / "train.csv", table)
+    pairs = [{"premise": text, "hypothesis": text} for text in texts]
+    write(tmp_path / "train.csv", [pair | {"label": str(i % 2)} for i, pair in enumerate(pairs)])
     head = "sequence_classification"
     model = family.config("tiny", **{**SIZES, "max_length": 64, "head": head})
     cfg = experiment(tmp_path, **{"data.tokenizer.path": str(tmp_path), "train.steps": 1})
@@ -284,9 +282,8 @@ def test_a_new_head_on_a_body_that_has_none(trained, tmp_path, caplog):
     save_pretrained(tmp_path / "body", model, params, like=trained / "run")
     with pytest.raises(ValueError, match=r"nothing is initialized.* let new_head=True make one"):
         load_pretrained(tmp_path / "body", head="sequence_classification")
-    fresh, made = load_pretrained(
-        tmp_path / "body", head="sequence_classification", new_head=True, labels=["x", "y", "z"]
-    )
+    new = {"head": "sequence_classification", "new_head": True, "labels": ["x", "y", "z"]}
+    fresh, made = load_pretrained(tmp_path / "body", **new)
     assert fresh.cfg.num_labels == 3 and made["classifier"]["dense"]["kernel"].shape == (32, 3)
     assert "new parameters: classifier/dense/bias, classifier/dense/kernel" in caplog.text
     jax.tree.map(np.testing.assert_array_equal, made["encoder"], params["encoder"])
@@ -348,12 +345,10 @@ def test_balanced_weights_pairs_and_the_end_of_decoders(tmp_path):
     assert example["targets"]["weights"] == np.float32(2.0)
     assert example["inputs"]["token_type_ids"].tolist()[:6] == [0, 0, 0, 1, 1, 0]
     assert data.objective.show(data.records, 0) == "'a | b' -> y (5 tokens)"
-    encoder, decoder = (
-        f.config("tiny", vocab_size=448, head="sequence_classification") for f in (bert, gpt2)
-    )
+    sizes = {"vocab_size": 448, "head": "sequence_classification"}
+    encoder, decoder, both = (family.config("tiny", **sizes) for family in (bert, gpt2, bart))
     assert data.objective.fit_model(encoder, data.tokenizer).pad_token_id is None
     assert data.objective.fit_model(decoder, data.tokenizer).pad_token_id == data.tokenizer.pad_id
-    both = bart.config("tiny", vocab_size=448, head="sequence_classification")
     assert both.eos_token_id != data.tokenizer.eos_id
     assert data.objective.fit_model(both, data.tokenizer).eos_token_id == data.tokenizer.eos_id
     no_end = types.SimpleNamespace(frame=lambda skeleton: Frame())

@@ -1,7 +1,7 @@
 import dataclasses
+import functools
 import math
 import shutil
-from functools import partial
 
 import jax
 import numpy as np
@@ -17,6 +17,7 @@ from tests.models.tiny import built, logits_of
 from tests.objectives import tables
 from tests.objectives.tables import answer, user
 from tests.runs.test_loop import leaves_of
+from tests.training import tiny_runs
 
 LLAMA = tables.tiny_llama(128)
 ROWS = [{"prompt": prompt, "chosen": "yes", "rejected": "never"} for prompt in "abcdefgh"]
@@ -44,12 +45,13 @@ def test_the_loss_of_a_batch_is_equation_7(smoothing):
     start = np.asarray([[-7.0, -4.0], [-2.0, -9.0]], np.float32)
     records = dataclasses.replace(tables.records(task, rows, length=96), reference=start)
     batch = tables.stack(task, records)
-    out = jax.jit(partial(model.apply, method=task.outputs))({"params": params}, batch["inputs"])
+    out = jax.jit(functools.partial(model.apply, method=task.outputs))(
+        {"params": params}, batch["inputs"]
+    )
     sums = task.loss(out, batch["targets"], chunks=3)
 
-    now = np.asarray(
-        [[log_prob(model, params, s.ids, s.answers) for s in pair] for pair in records.features]
-    )
+    by_model = functools.partial(log_prob, model, params)
+    now = np.asarray([[by_model(s.ids, s.answers) for s in pair] for pair in records.features])
     margin = 0.3 * ((now - start)[:, 0] - (now - start)[:, 1])
     right = np.log(1 / (1 + np.exp(-margin)))
     wrong = np.log(1 / (1 + np.exp(margin)))
@@ -103,9 +105,7 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     model = dataclasses.replace(LLAMA, dropout=0.1)
     cfg = tables.experiment(folder, model, Dpo(answer_length=8), ROWS, steps=20, length=80)
-    cfg = dataclasses.replace(
-        cfg, train=dataclasses.replace(cfg.train, eval_every=20, checkpoint_every=10, keep=9)
-    )
+    cfg = tiny_runs.steps(cfg, 20, eval_every=20, checkpoint_every=10, keep=9)
     flaxformer_lite.run(cfg, folder / "run")
     return cfg, folder
 

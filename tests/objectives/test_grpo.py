@@ -58,9 +58,8 @@ def test_the_loss_of_tokens_is_that_of_the_papers(ratio):
     advantages = np.asarray([1.0, -1.0, 0.5, 2.0], np.float32)
     mask = np.arange(5)[None] < np.asarray([5, 3, 0, 1])[:, None]
     options = {"ratio": ratio, "clip_low": 0.1, "clip_high": 0.3, "kl": 0.04}
-    found = compute_token_losses(
-        *map(jnp.asarray, (new, old, advantages, mask, reference)), **options
-    )
+    arrays = map(jnp.asarray, (new, old, advantages, mask, reference))
+    found = compute_token_losses(*arrays, **options)
     for i in range(4):
         ratios = np.exp(new[i] - old[i])
         if ratio == "sequence" and mask[i].any():
@@ -72,9 +71,8 @@ def test_the_loss_of_tokens_is_that_of_the_papers(ratio):
             due = -min(ratios[t] * advantages[i], clipped * advantages[i]) + 0.04 * divergence
             np.testing.assert_allclose(found.loss[i, t], due, rtol=1e-5)
             np.testing.assert_allclose(found.divergence[i, t], divergence, rtol=1e-4)
-            assert bool(found.is_clipped[i, t]) == (
-                clipped * advantages[i] < ratios[t] * advantages[i]
-            )
+            is_clipped = clipped * advantages[i] < ratios[t] * advantages[i]
+            assert bool(found.is_clipped[i, t]) == is_clipped
     assert np.isfinite(found.loss).all()
 
 
@@ -143,30 +141,18 @@ def test_all_updates_of_a_step_have_one_rate():
 
 
 def records_of(*written, **columns):
-    made = []
-    for text in written:
-        counts = {"tokens": len(text), "most_tokens": 10, "cut": False}
-        made.append({"prompt": "why?", "written": text, **counts, **columns})
-    return made
+    same = {"prompt": "why?", "most_tokens": 10, "cut": False, **columns}
+    return [{"written": text, "tokens": len(text), **same} for text in written]
 
 
-SCHEMA = {
-    "type": "object",
-    "required": ["a"],
-    "properties": {
-        "a": {"type": "integer", "enum": [1, 2]},
-        "b": {"type": "array", "items": {"enum": ["x"]}},
-    },
-}
-WRITTEN = {
-    '{"a": 1}': 1,
-    '{"a": 0}': 0.5,
-    '{"a": true}': 0.5,
-    '{"a": 2, "b": ["x"]}': 1,
-    '{"a": 2, "b": ["y"]}': 0.5,
-    '{"a": 2.5}': 0.5,
-}
-CLOSED = {"type": "object", "required": ["a"], "additionalProperties": False}
+NUMBER = {"type": "integer", "enum": [1, 2]}
+LIST = {"type": "array", "items": {"enum": ["x"]}}
+OBJECT = {"type": "object", "required": ["a"]}
+SCHEMA = OBJECT | {"properties": {"a": NUMBER, "b": LIST}}
+RIGHT = ('{"a": 1}', '{"a": 2, "b": ["x"]}')
+WRONG = ('{"a": 0}', '{"a": true}', '{"a": 2, "b": ["y"]}', '{"a": 2.5}')
+WRITTEN = dict.fromkeys(RIGHT, 1) | dict.fromkeys(WRONG, 0.5)
+CLOSED = OBJECT | {"additionalProperties": False}
 
 
 @pytest.mark.parametrize(
@@ -309,11 +295,8 @@ def test_options_that_cannot_be(fields, message):
 def letters(count=24):
     """Prompts of two letters, which the answer repeats."""
     rng = random.Random(0)
-    rows = []
-    for _ in range(count):
-        word = "".join(rng.choice("ab") for _ in range(2))
-        rows.append({"prompt": word, "answer": word, "hint": word[0]})
-    return rows
+    words = ["".join(rng.choice("ab") for _ in range(2)) for _ in range(count)]
+    return [{"prompt": word, "answer": word, "hint": word[0]} for word in words]
 
 
 def likes_letters(records):
@@ -407,9 +390,8 @@ def test_a_reward_that_is_no_function_of_its_arguments_is_named(tmp_path):
 def test_a_reward_that_fails_ends_the_run_and_loses_nothing(tmp_path, monkeypatch):
     cfg = config(tmp_path)
     monkeypatch.setattr(f"{__name__}.likes_letters", is_nan_at_last(3))
-    with pytest.raises(
-        RunError, match=r"step 3: reward .*likes_letters: is nan .float. for 1 of 16 answers"
-    ):
+    message = r"step 3: reward .*likes_letters: is nan .float. for 1 of 16 answers"
+    with pytest.raises(RunError, match=message):
         flaxformer_lite.run(cfg, tmp_path / "run")
     monkeypatch.undo()
     flaxformer_lite.run(cfg, tmp_path / "run")

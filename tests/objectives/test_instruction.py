@@ -22,6 +22,7 @@ from flaxformer_lite.runs.start.adopt import read_experiment
 from flaxformer_lite.text import tokenizer as plain
 from tests.objectives import learned, tables
 from tests.objectives.tables import answer, user
+from tests.training import tiny_runs
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content | trim }}<|im_end|>{{ '\\n' }}{%"
@@ -143,11 +144,8 @@ def test_only_the_last_answer_is_learned_where_this_is_asked(words):
 
 
 def test_thoughts_of_earlier_turns_that_a_template_strips_leave_the_answers(words):
-    template = CHATML.replace(
-        "{{ m.content | trim }}",
-        "{% if m.reasoning_content and loop.last %}{{ m.reasoning_content }} {% endif %}"
-        "{{ m.content }}",
-    )
+    thought = "{% if m.reasoning_content and loop.last %}{{ m.reasoning_content }} {% endif %}"
+    template = CHATML.replace("{{ m.content | trim }}", thought + "{{ m.content }}")
     first = answer("b") | {"reasoning_content": "why"}
     last = answer("d") | {"reasoning_content": "because"}
     told = marked(Instruction(template=template), [user("a"), first, user("c"), last], words)
@@ -219,11 +217,8 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     task = Instruction(answer_length=12)
     cfg = tables.experiment(folder, LLAMA, task, ROWS * 8, held=ROWS, steps=60, length=64)
-    cfg = dataclasses.replace(
-        cfg,
-        train=dataclasses.replace(cfg.train, eval_every=60),
-        optimizer=dataclasses.replace(cfg.optimizer, learning_rate=1e-2, warmup_steps=5),
-    )
+    optimizer = dataclasses.replace(cfg.optimizer, learning_rate=1e-2, warmup_steps=5)
+    cfg = dataclasses.replace(tiny_runs.steps(cfg, 60, eval_every=60), optimizer=optimizer)
     return folder / "run", tables.run_and_listen(cfg, folder / "run")
 
 

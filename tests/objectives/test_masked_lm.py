@@ -1,3 +1,4 @@
+import functools
 import math
 
 import jax
@@ -153,9 +154,8 @@ def test_loss_is_the_mean_over_tokens_plus_the_mean_over_pairs(create):
         "next_sentence_weight": np.float32([1, 1, 0]),
     }
     objective = create("masked_lm", pairs="next_sentence")
-    sums = jax.jit(lambda f, t: objective.loss(f, t, chunks=1))(
-        Features(DeferredLogits(x, kernel), guess), targets
-    )
+    loss = jax.jit(functools.partial(objective.loss, chunks=1))
+    sums = loss(Features(DeferredLogits(x, kernel), guess), targets)
 
     def entropy(logits, labels):
         right = np.take_along_axis(logits, labels[..., None], -1)[..., 0]

@@ -31,12 +31,9 @@ def test_windows_by_hand():
 
 def test_shifted_windows_by_hand():
     plan = cut_windows(offsets_of(3, 4, 1, 5), width=5, stride=4, shift=0.5)
-    assert rows(plan) == [
-        [(0, 0, 3)],
-        [(0, 2, 1), (1, 3, 4)],
-        [(1, 6, 1), (2, 7, 1), (3, 8, 3)],
-        [(3, 10, 3)],
-    ]
+    first, second, *others = rows(plan)
+    assert [first, second] == [[(0, 0, 3)], [(0, 2, 1), (1, 3, 4)]]
+    assert others == [[(1, 6, 1), (2, 7, 1), (3, 8, 3)], [(3, 10, 3)]]
 
 
 def test_the_shifts_of_epochs_begin_at_0_and_are_far_apart():

@@ -22,12 +22,8 @@ from flaxformer_lite.training import bound_models
 from tests.models.tiny import logits_of
 from tests.training import tiny_runs
 
-PLAIN = tiny_runs.SIZES | {
-    "d_model": 32,
-    "encoder_layers": 1,
-    "max_length": 32,
-    "head": "pretraining",
-}
+PLAIN = tiny_runs.SIZES | {"d_model": 32, "encoder_layers": 1, "max_length": 32}
+PLAIN["head"] = "pretraining"
 SIZES = PLAIN | {"embedding_size": 16}
 
 
@@ -139,13 +135,9 @@ def bound(cfg, **model):
     model = dataclasses.replace(cfg.model, vocab_size=362, dropout=0.0, **model)
     both = bound_models.build(dataclasses.replace(cfg, model=model))
     ids = np.random.default_rng(0).integers(6, 60, (2, 16)).astype(np.int32)
-    inputs = {
-        "input_ids": ids,
-        "masked_ids": ids,
-        "segment_ids": np.ones_like(ids),
-        "uniforms": np.float32([[0.3], [0.9]]),
-        "masked_positions": np.int32([[4], [7]]),
-    }
+    inputs = {"input_ids": ids, "masked_ids": ids, "segment_ids": np.ones_like(ids)}
+    inputs["uniforms"] = np.float32([[0.3], [0.9]])
+    inputs["masked_positions"] = np.int32([[4], [7]])
     return both, jax.jit(both.init)(jax.random.key(0), inputs), inputs
 
 
@@ -183,9 +175,8 @@ def test_a_workdir_is_the_discriminator_and_its_auxiliary_model_the_generator(be
     model, params = load_pretrained(begun)
     assert model.cfg.head == "pretraining" and "generator" not in params
     other = workdir.read_run(begun, auxiliary=True)
-    np.testing.assert_array_equal(
-        other.params["token_embed"]["embedding"], params["token_embed"]["embedding"]
-    )
+    tables = (each["token_embed"]["embedding"] for each in (other.params, params))
+    np.testing.assert_array_equal(*tables)
     ids = np.arange(6, 22, dtype=np.int32)[None]
     for head, source, variables in (
         ("pretraining", model, params),

@@ -1,3 +1,4 @@
+import functools
 import json
 import shutil
 import types
@@ -21,9 +22,8 @@ from tests.objectives import learned, tables
 PAIRS = SentenceEmbeddings()
 SCORES = SentenceEmbeddings(kind="scores")
 ROW = {"anchor": "a b", "positive": "c", "negatives": ["d", "a b c"], "score": None}
-VECTORS = truncate_vectors(
-    jnp.asarray(np.random.default_rng(0).normal(size=(5, 3, 8)), jnp.float32), 8
-)
+DRAWN = np.random.default_rng(0).normal(size=(5, 3, 8))
+VECTORS = truncate_vectors(jnp.asarray(DRAWN, jnp.float32), 8)
 GIVEN = jnp.asarray([0.5, 3.0, 3.0, 1.0, 0.0])
 
 
@@ -55,11 +55,8 @@ def test_padding_of_the_last_batch_has_no_part_in_the_loss(task):
     first = jax.tree.map(lambda x: x[:3], whole)
     padded = whole | {"weights": whole["weights"].at[3:].set(0)}
     loss = jax.jit(lambda x, y: task.loss(x, y, chunks=1))
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6),
-        loss(VECTORS, padded),
-        loss(VECTORS[:3], first),
-    )
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-6)
+    jax.tree.map(close, loss(VECTORS, padded), loss(VECTORS[:3], first))
 
 
 def test_which_texts_are_negatives():
@@ -123,41 +120,34 @@ SENTENCES = Path(__file__).parents[1] / "fixtures" / "sentences"
 PROMPT = "three four "
 
 
-def prompted_page(folder, objective):
-    """A run from a published encoder whose files name a prompt."""
-    begun = Path(shutil.copytree(SENTENCES / "mean_normalize", folder / "begun"))
+def test_prompts_are_trained_with_and_saved_as_sentence_transformers_reads_them(tmp_path):
+    """One is named as in the files of the published encoder from which the run starts, the other
+    is a text; both are the same here."""
+    begun = Path(shutil.copytree(SENTENCES / "mean_normalize", tmp_path / "begun"))
     config = begun / "config_sentence_transformers.json"
     named = {"prompts": {"asks": PROMPT}}
     config.write_text(json.dumps(json.loads(config.read_text()) | named))
-    first, second, third = json.loads((SENTENCES / "expected.json").read_text())["texts"]
+    expected = json.loads((SENTENCES / "expected.json").read_text())
+    first, second, third = expected["texts"]
     rows = [{"anchor": first, "positive": second}, {"anchor": second, "positive": third}]
-    page = to_config_dict(learned.config(folder, objective, rows * 5, steps=1))
+    objective = SentenceEmbeddings(query_prompt="asks", document_prompt=PROMPT)
+    page = to_config_dict(learned.config(tmp_path, objective, rows * 5, steps=1))
     page.train.init_from = str(begun)
     page.data.tokenizer.path = ""
     page.data.length = 8
     page.optimizer.learning_rate = 1e-20  # one step, which changes nothing
-    return page
-
-
-def test_prompts_are_trained_with_and_saved_as_sentence_transformers_reads_them(tmp_path):
-    """One is named as in the files of the start, the other is a text; both are the same here."""
-    objective = SentenceEmbeddings(query_prompt="asks", document_prompt=PROMPT)
-    page = prompted_page(tmp_path, objective)
     flaxformer_lite.run(page, tmp_path / "run")
-    stored = json.loads((SENTENCES / "expected.json").read_text())["poolings"]
-    vectors = np.asarray(stored[json.dumps({"pooling_mode": "mean", "include_prompt": True})])
+    pooling = json.dumps({"pooling_mode": "mean", "include_prompt": True})
+    vectors = np.asarray(expected["poolings"][pooling])
     unit = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
     due = [unit[0] @ unit[1], unit[1] @ unit[2]]
-
-    def similarities(model):
-        return [row["similarity"] for row in learned.predict(model, tmp_path / "eval.jsonl")]
-
-    np.testing.assert_allclose(similarities(tmp_path / "run"), due, atol=1e-5)
     main(["convert", str(tmp_path / "run"), str(tmp_path / "published")])
-    np.testing.assert_allclose(similarities(tmp_path / "published"), due, atol=1e-5)
+    for name in ("run", "published"):
+        told = learned.predict(tmp_path / name, tmp_path / "eval.jsonl")
+        np.testing.assert_allclose([row["similarity"] for row in told], due, atol=1e-5)
     described = tmp_path / "published" / "config_sentence_transformers.json"
     assert json.loads(described.read_text())["prompts"] == {"query": PROMPT, "document": PROMPT}
-    shutil.rmtree(tmp_path / "begun")
+    shutil.rmtree(begun)
     page.train.steps = 2
     flaxformer_lite.run(page, tmp_path / "run")  # goes on without the folder that names the prompt
 

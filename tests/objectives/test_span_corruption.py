@@ -37,9 +37,8 @@ def test_input_and_target_together_are_the_text(create, records_of, generator, t
             assert source[-1] == target[-1] == records.tokenizer.eos_id
             assert reconstruct(source, target, records.tokenizer) == piece.tolist()
             used = [t for t in source if t in records.tokenizer.sentinel_ids]
-            assert used == list(records.tokenizer.sentinel_ids[: len(used)]), (
-                "in order, from the first"
-            )
+            # in order, from the first
+            assert used == list(records.tokenizer.sentinel_ids[: len(used)])
             assert source[0] == piece[0], "a kept span comes first"
     assert several > 3
 

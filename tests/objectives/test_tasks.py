@@ -31,17 +31,15 @@ def records(task):
 def test_examples_are_of_one_shape_and_the_same_each_time(task, records):
     shapes = set()
     for row in range(len(records)):
-        example, again = (
-            task.make_example(records, row, np.random.default_rng(row)) for _ in range(2)
-        )
+        rngs = (np.random.default_rng(row) for _ in range(2))
+        example, again = (task.make_example(records, row, rng) for rng in rngs)
         jax.tree.map(np.testing.assert_array_equal, example, again)
         assert all(x.dtype in (np.int32, np.float32) for x in jax.tree.leaves(example))
         shapes.add(str(jax.tree.map(lambda x: (np.shape(x), x.dtype.name), example)))
         ids = example["inputs"]["input_ids"]
         assert ids.min() >= 0 and ids.max() < records.tokenizer.vocab_size
-        assert any(
-            np.any(x) for x in jax.tree.leaves(example["targets"]) if x.dtype == np.float32
-        ), "nothing to learn"
+        targets = jax.tree.leaves(example["targets"])
+        assert any(np.any(x) for x in targets if x.dtype == np.float32), "nothing to learn"
     assert len(shapes) == 1
 
 

@@ -10,6 +10,7 @@ from flaxformer_lite.objectives.tables import scores
 from flaxformer_lite.objectives.tables.text_to_text import TextToText
 from flaxformer_lite.runs.evaluate_file import open_file, open_trained
 from tests.objectives import learned, tables
+from tests.training import tiny_runs
 
 T5 = t5.config("tiny", **learned.SIZES, encoder_layers=1, decoder_layers=1, head_dim=16)
 WORDS = {
@@ -74,7 +75,7 @@ def run(tmp_path_factory):
     task = TextToText(score_rows=4)
     sizes = {"steps": 320, "length": 8, "target_length": 32}
     cfg = tables.experiment(folder, T5, task, ROWS * 8, held=ROWS, **sizes)
-    cfg = dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, eval_every=320))
+    cfg = tiny_runs.steps(cfg, 320, eval_every=320)
     return folder / "run", tables.run_and_listen(cfg, folder / "run")
 
 

@@ -113,10 +113,8 @@ def test_a_long_value_leaves_room_for_the_other_runs(cfg, runs, capsys, tmp_path
 
 
 def test_another_tokenizer_is_compared_by_bytes(cfg, capsys, tmp_path):
-    others = [
-        write(tmp_path / f"{n}_bpb", wider(cfg), (5.0, 2.0), bits_per_byte=b)
-        for n, b in (("x", 1.5), ("y", 1.25))
-    ]
+    values = (wider(cfg), (5.0, 2.0))
+    others = [write(tmp_path / f"{bits}_bpb", *values, bits_per_byte=bits) for bits in (1.5, 1.25)]
     config = others[1] / "config.json"
     another = '"tokenizer": "another",\n'
     config.write_text(re.sub(r'"tokenizer": "\w+",\n', another, config.read_text(), count=1))

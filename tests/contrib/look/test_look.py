@@ -50,11 +50,10 @@ def test_a_decoder(folders, tmp_path, capsys):
 @pytest.mark.nightly
 def test_a_t5_with_more_logits_than_pieces(folders, tmp_path):
     """As training makes them: the table is padded to a round size."""
-    folder = tmp_path / "t5"
-    shutil.copytree(folders["t5"], folder)
+    folder = shutil.copytree(folders["t5"], tmp_path / "t5")
     (folder / "tokenizer.json").unlink()
-    pieces = train(TokenizerConfig(name="sentencepiece", vocab_size=430), models.WORDS * 20)
-    pieces.save(folder)
+    words = TokenizerConfig(name="sentencepiece", vocab_size=430)
+    train(words, models.WORDS * 20).save(folder)
     data = look(folder, tmp_path / "page.html")
     shown = [*data["lens"]["words"], *data["sequences"]["decoder"], *data["losses"]["words"]]
     assert not [word for word in shown if re.fullmatch(r"<\d+>", word)]

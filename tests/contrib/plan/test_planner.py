@@ -69,9 +69,8 @@ def test_activations_grow_with_the_rows_and_shrink_with_remat(seven):
 @pytest.mark.parametrize("name", SCALE)
 def test_every_config_of_scale_has_a_mesh_for_its_machine(name):
     machine = topology.parse(SCALE[name])
-    assert (
-        sum(memory.held(planner.build(config(name), machine, described=True))) < machine.chip.memory
-    )
+    held = memory.held(planner.build(config(name), machine, described=True))
+    assert sum(held) < machine.chip.memory
 
 
 def test_gpus_are_planned_by_their_memory():
@@ -120,9 +119,8 @@ def compiled(tmp_path):
     def of(attention="auto", chunks=4, **mesh):
         train = {"batch_size": 16, "loss_chunks": chunks}
         cfg = tiny_runs.config(tmp_path, train=train, mesh=MeshConfig(**mesh))
-        model = dataclasses.replace(
-            cfg.model, attention=attention, max_length=512, vocab_size=4096, num_heads=4
-        )
+        sizes = {"max_length": 512, "vocab_size": 4096, "num_heads": 4}
+        model = dataclasses.replace(cfg.model, attention=attention, **sizes)
         cfg = dataclasses.replace(cfg, model=model, data=dataclasses.replace(cfg.data, length=512))
 
         built = program.build(cfg, sharding.build_mesh(cfg.mesh), dummy.example(cfg))

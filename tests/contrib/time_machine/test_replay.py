@@ -154,14 +154,10 @@ def test_misuse_is_one_sentence(run, tmp_path, refusal):
     lines = (run / "metrics.jsonl").read_text().splitlines()
     kept = [line for line in lines if json.loads(line)["step"] <= 12]
     (stopped / "metrics.jsonl").write_text("\n".join(kept) + "\n")
+    last = "error: --at=15: the last step in metrics.jsonl is 12; name one that was taken."
     for message, (command, folder, *flags) in {
+        last: ("replay", stopped, "--at", 15),
         "the run has the steps 1 to 16": ("replay", run, "--at", 17),
-        "error: --at=15: the last step in metrics.jsonl is 12; name one that was taken.": (
-            "replay",
-            stopped,
-            "--at",
-            15,
-        ),
         "has the steps 1 to 16": ("steps", run, "--at", 17),
         "--at or --document is missing": ("steps", run),
         "exists already": ("replay", run, "--at", 3, "--output", tmp_path),

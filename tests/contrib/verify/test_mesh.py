@@ -41,29 +41,16 @@ for WAY in ("ring", "all_to_all"):
     MESHES[f"{EVERYTHING}_{WAY}"] = {**MESHES[EVERYTHING], "context_attention": WAY}
 for NAME in ("expert", "expert_context"):
     MESHES[f"{NAME}_all_to_all"] = {**MESHES[NAME], "expert_dispatch": "all_to_all"}
+ALL_WAYS = (EVERYTHING, f"{EVERYTHING}_ring", f"{EVERYTHING}_all_to_all")
+CASES_OF = {
+    "bert_tiny": ("fsdp", EVERYTHING, "ring", "over_data"),
+    "gpt2_tiny": ("data", "fsdp_tensor", EVERYTHING, "over_data"),
+    "t5_tiny": ("tensor", *ALL_WAYS, "over_data"),
+    "llama_tiny": ("context", "ring", *ALL_WAYS, "over_data"),
+    "moe_tiny": ("over_data_expert", "expert", "expert_all_to_all", "expert_context_all_to_all"),
+}
 # every family on three axes at once, and each axis by itself in one; `make meshes` runs them all
-CASES = [
-    ("bert_tiny", "fsdp"),
-    ("bert_tiny", EVERYTHING),
-    ("gpt2_tiny", "data"),
-    ("gpt2_tiny", "fsdp_tensor"),
-    ("gpt2_tiny", EVERYTHING),
-    ("t5_tiny", "tensor"),
-    ("t5_tiny", EVERYTHING),
-    ("bert_tiny", "ring"),
-    ("t5_tiny", f"{EVERYTHING}_ring"),
-    ("t5_tiny", f"{EVERYTHING}_all_to_all"),
-    ("llama_tiny", "context"),
-    ("llama_tiny", "ring"),
-    ("llama_tiny", f"{EVERYTHING}_ring"),
-    ("llama_tiny", f"{EVERYTHING}_all_to_all"),
-    ("llama_tiny", EVERYTHING),
-    *((name, "over_data") for name in ("bert_tiny", "gpt2_tiny", "t5_tiny", "llama_tiny")),
-    ("moe_tiny", "over_data_expert"),
-    ("moe_tiny", "expert"),
-    ("moe_tiny", "expert_all_to_all"),
-    ("moe_tiny", "expert_context_all_to_all"),
-]
+CASES = [(name, mesh) for name, its in CASES_OF.items() for mesh in its]
 
 
 @functools.cache
