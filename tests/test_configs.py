@@ -46,10 +46,7 @@ NAMES = [name for name in PAGES if not is_task(name)]
 PAGES_OF_TASKS = [name for name in PAGES if is_task(name)]
 RECURRENT = ["tag:recurrent_encoder", "classify:recurrent_encoder", "seq2seq_recurrent_tiny:luong"]
 DAILY = ("qa",)  # runs of others are in their objective's own tests
-TASKS = [
-    pytest.param(name, marks=[] if name in DAILY else pytest.mark.nightly)
-    for name in [*PAGES_OF_TASKS, *RECURRENT]
-]
+TASKS = daily([*PAGES_OF_TASKS, *RECURRENT], DAILY)
 
 
 def build(config):

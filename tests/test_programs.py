@@ -11,9 +11,8 @@ from flax.errors import ScopeParamShapeError
 
 from tests import programs
 
-pytestmark = pytest.mark.skipif(
-    bool(os.environ.get("FLAXFORMER_LITE_DEFAULT_XLA")), reason="programs are not shared then"
-)
+APART = bool(os.environ.get("FLAXFORMER_LITE_DEFAULT_XLA"))
+pytestmark = pytest.mark.skipif(APART, reason="programs are not shared then")
 X = np.arange(4.0, dtype=np.float32)
 
 

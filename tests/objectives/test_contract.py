@@ -35,9 +35,8 @@ def records(objective, records_of):
 
 
 def leaves(example):
-    return {
-        jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_leaves_with_path(example)
-    }
+    found = jax.tree_util.tree_leaves_with_path(example)
+    return {jax.tree_util.keystr(path): x for path, x in found}
 
 
 def same(a, b):

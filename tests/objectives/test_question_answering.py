@@ -55,9 +55,8 @@ def row_words(records, index):
 
 
 def test_a_decoder_says_none_behind_the_context(tmp_path):
-    _, records = learned.encoded(
-        QuestionAnswering(stride=0), [ROW, NONE], tmp_path, length=10, skeleton="decoder"
-    )
+    options = {"length": 10, "skeleton": "decoder"}
+    _, records = learned.encoded(QuestionAnswering(stride=0), [ROW, NONE], tmp_path, **options)
     row, none = (records.features[i] for i in range(2))
     assert row.row.ids[-1] == records.tokenizer.eos_id and row.none == len(row.row.ids) - 1
     assert (row.start, row.end) == (5, 6) and (none.start, none.end) == (4, 4)

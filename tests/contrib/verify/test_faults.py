@@ -211,10 +211,8 @@ def test_a_module_of_ones_own(leak, named):
     findings = verify(model, params, causal=True, checks=["causal", "padding", "packing", "saving"])
     assert [one.property for one in findings if one.verdict == "FAULT"][: len(named)] == named
     skipped = {one.property: one.why for one in findings if one.verdict == "not checked"}
-    assert skipped == {
-        "packing": "Own takes no segment_ids.",
-        "saving": "Own is not a model of a family.",
-    }
+    why = {"packing": "Own takes no segment_ids.", "saving": "Own is not a model of a family."}
+    assert skipped == why
 
 
 def test_a_bias_added_twice_differs_from_the_reference(tmp_path, monkeypatch):
