@@ -99,10 +99,8 @@ def google() -> Iterator[Store]:
             begin = asked.get("startOffset", "")
             end = asked.get("endOffset", "")
             objects, prefixes = super().get_file_list(*where, **options)
-            in_range = [
-                one for one in objects if begin <= one["name"] and (one["name"] < end or not end)
-            ]
-            return in_range, prefixes
+            after = [one for one in objects if begin <= one["name"]]
+            return [one for one in after if one["name"] < end or not end], prefixes
 
     class Handler(RequestHandler):
         protocol_version = "HTTP/1.0"
@@ -226,13 +224,11 @@ def google() -> Iterator[Store]:
 
     def objects() -> dict[str, bytes]:
         with one_by_one:
-            return {
-                name: storage.get_file(BUCKET, name) for name in storage.objects.get(BUCKET, {})
-            }
+            names = storage.objects.get(BUCKET, {})
+            return {name: storage.get_file(BUCKET, name) for name in names}
 
-    store = Store(
-        f"gs://{BUCKET}", {**environment, "GOOGLE_AUTH_TOKEN_FOR_TESTING": "none"}, objects
-    )
+    environment["GOOGLE_AUTH_TOKEN_FOR_TESTING"] = "none"
+    store = Store(f"gs://{BUCKET}", environment, objects)
     with _serving(server):
         yield store
 
@@ -261,12 +257,9 @@ def amazon() -> Iterator[Store]:
 
     server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=MotoRequestHandler)
     endpoint = f"http://127.0.0.1:{server.server_port}"
-    keys = {
-        "AWS_ACCESS_KEY_ID": "key",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_REGION": "us-east-1",
-    }
-    keys |= {"AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"}
+    keys = dict.fromkeys(("AWS_REGION", "AWS_DEFAULT_REGION"), "us-east-1")
+    keys |= {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
+    keys["AWS_EC2_METADATA_DISABLED"] = "true"
     account = s3_backends["123456789012"]["aws"]
     account.reset()
     made = account.create_bucket(BUCKET, "us-east-1")

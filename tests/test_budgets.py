@@ -28,21 +28,8 @@ ROOT = Path(__file__).parents[1]
 TABLE = Path(__file__).parent / "budgets.txt"
 CONFIGS = ("bert_tiny", "demo", "gpt2_tiny", "llama_tiny", "t5_tiny")
 COUNTED = ("dot_general", "gather", "scatter-add", "sort", "scan", "while")
-HEAVY = {
-    "flax",
-    "grain",
-    "jax",
-    "jaxlib",
-    "matplotlib",
-    "numpy",
-    "optax",
-    "orbax",
-    "rich",
-    "sentencepiece",
-    "tensorboardX",
-    "tensorstore",
-    "tokenizers",
-}
+HEAVY = {"flax", "grain", "jax", "jaxlib", "matplotlib", "numpy", "optax", "orbax", "rich"}
+HEAVY |= {"sentencepiece", "tensorboardX", "tensorstore", "tokenizers"}
 
 
 def build(cfg: ExperimentConfig) -> program.Program:
@@ -53,64 +40,52 @@ def build(cfg: ExperimentConfig) -> program.Program:
 def row(name: str) -> str:
     """One line: the step's matrix FLOPs, those that the model asks for, and how many operations of
     each kind it traces to."""
-    built = build(
-        from_config_dict(ExperimentConfig, importlib.import_module(f"configs.{name}").get_config())
-    )
+    page = importlib.import_module(f"configs.{name}").get_config()
+    built = build(from_config_dict(ExperimentConfig, page))
     jaxpr = jax.make_jaxpr(built.train_step)(built.target, built.batch).jaxpr
     found = collections.Counter(equation.primitive.name for equation in equations(jaxpr))
     counts = "  ".join(f"{kind} {found[kind]}" for kind in COUNTED)
-    return (
-        f"{name}: {program.executed_flops(built):,} FLOPs, {built.flops_per_step:,} of the model "
-        f" {counts}\n"
-    )
+    flops = f"{program.executed_flops(built):,} FLOPs, {built.flops_per_step:,} of the model "
+    return f"{name}: {flops} {counts}\n"
 
 
 @pytest.mark.parametrize("name", daily(CONFIGS, ("gpt2_tiny",)))
 def test_a_step_does_no_more_than_it_did(name):
-    assert row(name) in TABLE.read_text().splitlines(keepends=True), (
-        "run `python -m tests.test_budgets` and read the diff"
-    )
+    rows = TABLE.read_text().splitlines(keepends=True)
+    assert row(name) in rows, "run `python -m tests.test_budgets` and read the diff"
 
 
 @pytest.fixture(scope="module")
 def long_step(tmp_path_factory):
     """A step of long rows, compiled: what is length x length would be its largest array by far."""
-    cfg = tiny_runs.config(
-        tmp_path_factory.mktemp("text"), train={"batch_size": 4, "loss_chunks": 4}
-    )
+    train = {"batch_size": 4, "loss_chunks": 4}
+    cfg = tiny_runs.config(tmp_path_factory.mktemp("text"), train=train)
     model = dataclasses.replace(cfg.model, max_length=1024, vocab_size=1024, dropout=0.0)
-    built = build(
-        dataclasses.replace(cfg, model=model, data=dataclasses.replace(cfg.data, length=1024))
-    )
+    data = dataclasses.replace(cfg.data, length=1024)
+    built = build(dataclasses.replace(cfg, model=model, data=data))
     return built, built.train_step.lower(built.target, built.batch).compile()
 
 
-def chunk_of_logits(cfg: ExperimentConfig) -> int:
-    return cfg.train.batch_size * cfg.data.length * cfg.model.vocab_size // cfg.train.loss_chunks
-
-
 def test_no_array_is_length_by_length_or_batch_by_length_by_vocabulary(long_step):
+    """And what a step holds at once is a few chunks of logits."""
     built, compiled = long_step
     shapes = set(re.findall(r"\b(?:f32|s32|u32|pred)\[([\d,]+)\]", compiled.as_text()))
     largest = max(math.prod(map(int, shape.split(","))) for shape in shapes)
-    assert largest == chunk_of_logits(built.cfg), (
-        "and not 4 x 2 x 1024 x 1024 of attention, or 4 x 1024 x 1024 of logits"
-    )
-
-
-def test_what_a_step_holds_at_once_is_a_few_chunks_of_logits(long_step):
-    built, compiled = long_step
-    assert compiled.memory_analysis().temp_size_in_bytes < 5 * 4 * chunk_of_logits(built.cfg)
+    cfg = built.cfg
+    tokens = cfg.train.batch_size * cfg.data.length
+    chunk = tokens * cfg.model.vocab_size // cfg.train.loss_chunks
+    # and not 4 x 2 x 1024 x 1024 of attention, or 4 x 1024 x 1024 of logits
+    assert largest == chunk
+    assert compiled.memory_analysis().temp_size_in_bytes < 5 * 4 * chunk
 
 
 @pytest.mark.parametrize(
     "command", [["-c", "import flaxformer_lite"], ["train.py", "--help"]], ids=["import", "help"]
 )
 def test_nothing_heavy_is_loaded_before_it_is_needed(command):
-    out = subprocess.run(
-        [sys.executable, "-X", "importtime", *command], cwd=ROOT, capture_output=True, text=True
-    )
-    assert out.stdout or command[0] == "-c", out.stderr
+    command = [sys.executable, "-X", "importtime", *command]
+    out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert out.stdout or "-c" in command, out.stderr
     loaded = {line.split("|")[-1].strip().split(".")[0] for line in out.stderr.splitlines()}
     assert not loaded & HEAVY
 

@@ -3,7 +3,6 @@ lowers its loss."""
 
 import functools
 import importlib
-import json
 from pathlib import Path
 
 import jax
@@ -24,31 +23,11 @@ from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.runs.start import initial_state, setup
 from flaxformer_lite.training import bound_models, program
 from tests.marks import daily
+from tests.objectives import learned, tables
+from tests.training import tiny_runs
 
 PAGES = sorted(path.stem for path in Path(__file__).parents[1].joinpath("configs").glob("*.py"))
-SHRUNK = {
-    "d_model": 32,
-    "num_heads": 2,
-    "num_kv_heads": 0,
-    "head_dim": 16,
-    "mlp_dim": 48,
-    "vocab_size": 0,
-    "dropout": 0.0,
-}
-WORDS = [
-    "a",
-    "train",
-    "of",
-    "thought",
-    "left",
-    "the",
-    "station",
-    "while",
-    "rain",
-    "stayed",
-    "mainly",
-    "plain",
-]
+SHRUNK = learned.SIZES | {"num_kv_heads": 0, "head_dim": 16}
 
 
 def load(name):
@@ -64,19 +43,14 @@ def is_task(name):
 
 
 NAMES = [name for name in PAGES if not is_task(name)]
+PAGES_OF_TASKS = [name for name in PAGES if is_task(name)]
 RECURRENT = ["tag:recurrent_encoder", "classify:recurrent_encoder", "seq2seq_recurrent_tiny:luong"]
 DAILY = ("qa",)  # runs of others are in their objective's own tests
-TASKS = [
-    pytest.param(name, marks=[] if name in DAILY else pytest.mark.nightly)
-    for name in [*(page for page in PAGES if is_task(page)), *RECURRENT]
-]
+TASKS = daily([*PAGES_OF_TASKS, *RECURRENT], DAILY)
 
 
 def build(config):
     return from_config_dict(ExperimentConfig, config)
-
-
-PAGES_OF_TASKS = [page for page in PAGES if is_task(page)]
 
 
 @pytest.mark.parametrize("name", PAGES_OF_TASKS)
@@ -106,26 +80,17 @@ def test_a_page_is_sound(name):
 
 
 # One of each family; the others differ in sizes.
-TRACED = (
-    "electra_tiny",
-    "llama_7b",
-    "t5_v1_1",
-    "word2vec",
-)
+TRACED = ("electra_tiny", "llama_7b", "t5_v1_1", "word2vec")
 
 
 @pytest.mark.parametrize("name", daily(NAMES, TRACED))
 def test_traces_at_full_size(name):
     cfg = build(load(name))
-    inputs = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), dummy.example(cfg)["inputs"]
-    )
+    inputs = jax.tree.map(lambda x: x[None], dummy.example(cfg)["inputs"])
     sized = program.with_vocabulary(cfg, dummy.vocab_size(cfg))
     both = bound_models.build(sized).rebuild(attention="dense")
     params = jax.eval_shape(both.init, jax.random.key(0), inputs)
-    outputs, _ = jax.eval_shape(
-        lambda params, inputs: both.apply(params, inputs, None), params, inputs
-    )
+    outputs, _ = jax.eval_shape(lambda params: both.apply(params, inputs, None), params)
     width = params["token_embed"]["embedding"].shape[1]
     assert outputs.projection.x.shape[0] == 1 and outputs.projection.x.shape[-1] == width
 
@@ -133,7 +98,7 @@ def test_traces_at_full_size(name):
 @pytest.fixture
 def texts(tmp_path):
     rng = np.random.default_rng(0)
-    lines = [" ".join(rng.choice(WORDS, 24)) for _ in range(300)]
+    lines = [" ".join(rng.choice(tiny_runs.WORDS, 24)) for _ in range(300)]
     (tmp_path / "text.txt").write_text("\n\n".join(lines))
     pairs = [f'{{"source": "{line}", "target": "{line[::-1]}"}}' for line in lines]
     (tmp_path / "pairs.jsonl").write_text("\n".join(pairs))
@@ -154,11 +119,7 @@ TRAINED = ("word2vec",)
 
 @pytest.mark.parametrize("name", daily(ALIKE, TRAINED))
 def test_shrunk_copy_takes_real_steps(name, texts):
-    config = load(name)
-    for key, value in SHRUNK.items():
-        config.model[key] = value
-    for stack in ("encoder_layers", "decoder_layers"):
-        config.model[stack] = min(config.model[stack], 2)
+    config = shrunk(name)
     if "num_experts" in config.model.feed_forward:
         config.model.feed_forward.update(num_experts=8, mlp_dim=48)
     for source in config.data.mixture.values() if config.data.mixture else [config.data]:
@@ -175,58 +136,47 @@ def test_shrunk_copy_takes_real_steps(name, texts):
     assert cfg.model.vocab_size == 0
     config.model.vocab_size = -(-data.vocab_size // 64) * 64
     cfg = build(config)
-    losses = train(cfg, data)
-    assert np.isfinite(losses).all() and np.mean(losses[-3:]) < losses[0] - 0.1
+    mesh = sharding.build_mesh(MeshConfig(data=1))
+    learns(program.build(cfg, mesh, data.example(0, 0, 0)), next(data.batches(batch_size=8)))
 
 
 @pytest.mark.nightly  # of each kind of task, tests/objectives
 @pytest.mark.parametrize("name", TASKS)
 def test_shrunk_task_learns_its_sample(name, tmp_path):
-    config = load(name)
-    for key, value in SHRUNK.items():
-        config.model[key] = value
-    for stack in ("encoder_layers", "decoder_layers"):
-        config.model[stack] = min(config.model[stack], 2)
+    config = shrunk(name)
     sample = registry.resolve_class("objectives", config.objective.name).sample
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text("".join(json.dumps(row) + "\n" for row in sample * 8))
-    config.data.update(
-        path=str(rows), eval_path=str(rows), length=48, target_length=0, cache=str(tmp_path)
-    )
+    path = tables.write_rows(tmp_path / "rows.jsonl", sample * 8)
+    config.data.update(path=path, eval_path=path, length=48, target_length=0, cache=str(tmp_path))
     config.data.tokenizer.update(name="bytes", min_count=0)
     config.optimizer.update(learning_rate=3e-3, warmup_steps=0, schedule="constant")
     config.train.update(steps=12, batch_size=8)
     ready = setup.prepare_experiment(build(config))
-    batch = next(ready.train_batches(0))
-    now = initial_state.initial_state(ready.program)
-    losses = []
-    for _ in range(12):
-        now, metrics = ready.program.train_step(now, batch)
-        losses.append(float(metrics["loss"]))
-    assert np.isfinite(losses).all() and np.mean(losses[-3:]) < losses[0] - 0.1
+    learns(ready.program, next(ready.train_batches(0)))
 
 
-def train(cfg, data):
-    """Returns the losses of steps on one batch."""
-    built = program.build(cfg, sharding.build_mesh(MeshConfig(data=1)), data.example(0, 0, 0))
-    first = next(data.batches(batch_size=cfg.train.batch_size))
+def shrunk(name):
+    config = load(name)
+    config.model.update(SHRUNK)
+    for stack in ("encoder_layers", "decoder_layers"):
+        config.model[stack] = min(config.model[stack], 2)
+    return config
+
+
+def learns(built, batch):
+    """Takes twelve steps on one batch."""
     now = initial_state.initial_state(built)
     losses = []
-    for _ in range(cfg.train.steps):
-        now, metrics = built.train_step(now, first)
+    for _ in range(12):
+        now, metrics = built.train_step(now, batch)
         losses.append(float(metrics["loss"]))
-    return losses
+    assert np.isfinite(losses).all() and np.mean(losses[-3:]) < losses[0] - 0.1
 
 
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
         ("model.d_model", 130, r"model.d_model=130, model.num_heads=4: .* try model.d_model=128"),
-        (
-            "model.num_kv_heads",
-            3,
-            "model.num_heads=4, model.num_kv_heads=3: .* try model.num_kv_heads=2",
-        ),
+        ("model.num_kv_heads", 3, "num_heads=4, model.num_kv_heads=3: .* try model.num_kv_heads=2"),
         ("model.family", "gpt-2", "^model.family='gpt-2': .*no 'gpt-2'; did you mean 'gpt2'"),
         ("model.attention", "flash", "^model.attention='flash': attentions: no 'flash'"),
         ("model.activation", "gelu_tan", "did you mean 'gelu_tanh'"),
@@ -236,11 +186,7 @@ def train(cfg, data):
         ("model.head", "masked_lm", "no 'masked_lm'; choose from lm"),
         ("model.d_model", "wide", r"model.d_model='wide':.*not str"),
         ("data.length", 0, "^data.length=0: must be positive"),
-        (
-            "data.length",
-            4096,
-            r"data.length=4096, model.max_length=128:.*positions",
-        ),
+        ("data.length", 4096, r"data.length=4096, model.max_length=128:.*positions"),
         ("data.corpus", "wikipedia", "^data.corpus='wikipedia'"),
         ("objective", {"name": "masked_lm"}, "the objective is for encoder models"),
         ("optimizer.name", "adam", "^optimizer.name='adam': .*no 'adam'; did you mean 'adamw'"),
@@ -254,20 +200,14 @@ def train(cfg, data):
             "http://host/t.json",
             r"^data.tokenizer.path='http://host/t.json': .*only gs:// and s3://",
         ),
-        (
-            "train.init_from",
-            "s3:/bucket",
-            "^train.init_from='s3:/bucket': an address .* two slashes, s3://BUCKET",
-        ),
+        ("train.init_from", "s3:/bucket", "an address .* two slashes, s3://BUCKET"),
         ("data.path", "gs://bucket/a,hf://b", "data on the hub is hf://datasets/ORG/NAME"),
     ],
 )
 def test_what_cannot_work_is_said_at_the_door(path, value, message):
     config = load("gpt2_tiny").unlock()
-    *parents, last = path.split(".")
-    node = config
-    for parent in parents:
-        node = node[parent]
+    section, _, last = path.rpartition(".")
+    node = functools.reduce(lambda node, name: node[name], filter(None, section.split(".")), config)
     with node.ignore_type():
         node[last] = value
     with pytest.raises(ConfigError, match=message):
@@ -277,7 +217,6 @@ def test_what_cannot_work_is_said_at_the_door(path, value, message):
 def test_unknown_field_offers_the_nearest():
     config = load("gpt2_tiny").unlock()
     config.train.stesp = 3
-    with pytest.raises(
-        ConfigError, match=r"config.train.stesp: no such field; did you mean 'steps'"
-    ):
+    message = r"config.train.stesp: no such field; did you mean 'steps'"
+    with pytest.raises(ConfigError, match=message):
         build(config)

@@ -30,12 +30,8 @@ def test_python_runs_and_prints_what_the_page_shows(name, monkeypatch, tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "agg")
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
-        docs.check(with_answers(docs.read(ROOT / name)))
-
-
-def with_answers(page: str) -> str:
-    """Returns a page whose answers to exercises run after its blocks, in the same namespace."""
-    return page.replace("```py\n", "```python\n")
+        # answers to exercises run after its blocks, in the same namespace
+        docs.check(docs.read(ROOT / name).replace("```py\n", "```python\n"))
 
 
 @pytest.mark.nightly  # two minutes; `make docs-test` runs it in Jupyter
@@ -54,7 +50,7 @@ def test_a_notebook_runs_from_top_to_bottom(monkeypatch, tmp_path):
     assert known["result"].last["loss"] < 6 and known["tuned"].last["accuracy"] > 0.6
 
 
-def test_a_page_that_shows_another_result_is_found(tmp_path, monkeypatch):
+def test_a_page_that_shows_another_result_is_found_and_mended(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = "```python\nprint(1 + 1)\n```\n\n```text\n{}\n```\n"
     docs.check(page.format(2))
@@ -62,45 +58,30 @@ def test_a_page_that_shows_another_result_is_found(tmp_path, monkeypatch):
         docs.check(page.format(3))
     with pytest.raises(AssertionError, match=r"a\.png, which its code does not draw"):
         docs.check('```python\nname = "a.png"\n```\n\n![a](a.png)\n')
-
-
-def test_writing_a_page_mends_what_it_shows(tmp_path):
-    page = tmp_path / "page.md"
-    blocks = (
-        "```python\nx = 2\nprint(x)\n```\n\n```text\n3\n```\n\nWords.\n\n```python\ny = x\n```\n"
-    )
-    page.write_text(f"---\nslow: true\n---\n\n{blocks}")
-    docs.write(page)
-    assert docs.is_slow(page) and docs.read(page) == "\n" + blocks.replace("3", "2")
+    mended = tmp_path / "page.md"
+    rest = "\nWords.\n\n```python\ny = 1\n```\n"
+    mended.write_text(f"---\nslow: true\n---\n\n{page.format(3)}{rest}")
+    docs.write(mended)
+    assert docs.is_slow(mended) and docs.read(mended) == "\n" + page.format(2) + rest
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_links_lead_somewhere(name):
     page = ROOT / name
-    for target, anchor in re.findall(
-        r"\]\((?!https?:)([^)#\s]*)(?:#([\w-]+))?\)", prose(TEXTS[name])
-    ):
+    prose = re.sub(r"^```.*?^```$", "", TEXTS[name], flags=re.M | re.S)
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([\w-]+))?\)", prose):
         path = (page.parent / target).resolve() if target else page
         assert path.exists(), target
         if anchor:
-            titles = re.findall(r"^#+ (.+)$", path.read_text(), re.M)
-            assert anchor in [
-                re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles
-            ], anchor
-
-
-def prose(text: str) -> str:
-    return re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+            titles = re.findall(r"^#+ (.+)$", path.read_text().lower(), re.M)
+            anchors = [re.sub(r"[^\w -]", "", title).replace(" ", "-") for title in titles]
+            assert anchor in anchors, anchor
 
 
 def commands() -> list[str]:
-    found = []
-    for text in TEXTS.values():
-        text = re.sub(r"\\\n\s*", "", text)
-        found += re.findall(
-            r"^    (?:\w+=\S+ )*flaxformer_lite ([a-z-]+ .*?)(?:\s+#.*)?$", text, re.M
-        )
-    return sorted(set(found))
+    text = re.sub(r"\\\n\s*", "", "\n".join(TEXTS.values()))
+    line = r"^    (?:\w+=\S+ )*flaxformer_lite ([a-z-]+ .*?)(?:\s+#.*)?$"
+    return sorted(set(re.findall(line, text, re.M)))
 
 
 @pytest.mark.filterwarnings("ignore:the load_module")  # of ml_collections
@@ -122,27 +103,19 @@ def test_commands_are_valid(line, capsys, monkeypatch):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_named_pages_exist(name):
-    text = TEXTS[name]
-    for page in {
-        *re.findall(r"configs/(\w+)\.py", text),
-        *re.findall(r"--config=([a-z]\w*)(?=[:\s`])", text),
-    }:
-        assert page in pages.names(), page
+    for pattern in (r"configs/(\w+)\.py", r"--config=([a-z]\w*)(?=[:\s`])"):
+        assert {*re.findall(pattern, TEXTS[name])} <= {*pages.names()}
 
 
 def test_every_page_is_in_the_menu():
     menu = str(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
-    missing = [
-        name
-        for name in NAMES
-        if name.startswith("docs/") and f"'{name.removeprefix('docs/')}'" not in menu
-    ]
+    names = [name.removeprefix("docs/") for name in NAMES if name.startswith("docs/")]
+    missing = [name for name in names if f"'{name}'" not in menu]
     assert not missing, f"add them to `nav` in mkdocs.yml: {missing}"
 
 
-ROWS = re.findall(
-    r"^\| `Flax(\w+)` \| (\w+) \| `(\w+)` \|$", TEXTS["docs/migration/hugging-face.md"], re.M
-)
+MIGRATION = TEXTS["docs/migration/hugging-face.md"]
+ROWS = re.findall(r"^\| `Flax(\w+)` \| (\w+) \| `(\w+)` \|$", MIGRATION, re.M)
 
 
 def test_flax_classes_have_the_heads_that_the_table_names():
@@ -154,10 +127,9 @@ def test_flax_classes_have_the_heads_that_the_table_names():
 
 
 def test_pictures_stay_small():
-    drawn = [
-        path for path in (ROOT / "docs" / "course").iterdir() if path.suffix in (".png", ".svg")
-    ]
-    assert drawn and sum(path.stat().st_size for path in drawn) < 400_000
+    files = (ROOT / "docs" / "course").iterdir()
+    sizes = [path.stat().st_size for path in files if path.suffix in (".png", ".svg")]
+    assert 0 < sum(sizes) < 400_000
 
 
 CHAPTERS = [name for name in NAMES if name.startswith("docs/course/") and docs.blocks(TEXTS[name])]
@@ -169,9 +141,8 @@ CHAPTER_HEAD = re.compile(
 )
 WORDS_A_MINUTE = 80  # a third of the speed of prose: formulas and code are read slowly
 EXERCISE = re.compile(r"^\*\*(\d+)\.\*\* ", re.M)
-ANSWER = re.compile(
-    r'^<details markdown="1">\n<summary>Answer</summary>\n\n\S.*?\n\n</details>$', re.M | re.S
-)
+TITLE = '<details markdown="1">\n<summary>Answer</summary>'
+ANSWER = re.compile(rf"^{TITLE}\n\n\S.*?\n\n</details>$", re.M | re.S)
 
 
 @pytest.mark.parametrize("name", CHAPTERS)
@@ -201,12 +172,9 @@ def test_each_exercise_of_a_chapter_has_an_answer(name):
     assert len(numbers) >= 2 and numbers == list(range(1, len(numbers) + 1))
     for exercise in parts[1::2]:
         assert len(ANSWER.findall(exercise)) == 1, exercise
-    for line in re.findall(r"^-(.+)$", "".join(diffs(exercises)), re.M):
+    diffs = re.findall(r"^```diff\n(.*?)^```", exercises, re.M | re.S)
+    for line in re.findall(r"^-(.+)$", "".join(diffs), re.M):
         assert f"\n{line}\n" in chapter, f"an answer changes a line that is not there: {line}"
-
-
-def diffs(text: str) -> list[str]:
-    return re.findall(r"^```diff\n(.*?)^```", text, re.M | re.S)
 
 
 def test_letters_of_the_glossary_are_the_axes():

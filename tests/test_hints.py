@@ -30,15 +30,15 @@ def test_a_method_of_another_library(model_and_params, name):
     with pytest.raises(AttributeError, match=f"no '{name}'; write "):
         getattr(model, name)
     assert not hasattr(model, name) and not hasattr(model, "no_such")
+    with pytest.raises(AttributeError, match=r"write model, params = load_pretrained\(path\)"):
+        type(model).from_pretrained  # noqa: B018
 
 
 def test_a_model_called_without_parameters(model_and_params):
     model, params = model_and_params
-    for call in (lambda: model(IDS), lambda: built(small("bert"))[0](IDS)):
-        with pytest.raises(
-            AttributeError, match=r"call model.apply\({'params': params}, input_ids"
-        ):
-            call()
+    for unbound in (model, built(small("bert"))[0]):
+        with pytest.raises(AttributeError, match=r"model.apply\({'params': params}, input_ids"):
+            unbound(IDS)
     for first in (params, IDS):
         with pytest.raises(ConfigError, match=r"must be {'params': params}"):
             model.apply(first, IDS)
@@ -55,30 +55,20 @@ def test_a_model_called_without_parameters(model_and_params):
 )
 def test_an_argument_of_another_library(model_and_params, arguments, way):
     model, params = model_and_params
-    name = next(iter(arguments))
-    with pytest.raises(ConfigError, match=f"takes no '{name}'") as refused:
+    (name,) = arguments
+    with pytest.raises(ConfigError, match=f"takes no '{name}'.*{way}"):
         model.apply({"params": params}, IDS, **arguments)
-    assert way in str(refused.value)
 
 
-def test_a_misspelled_argument(model_and_params):
+def test_a_misspelled_argument_and_one_of_another_method(model_and_params):
     for model, params in (model_and_params, built(small("bert"))):
         with pytest.raises(ConfigError, match="no 'attention_maks'; did you mean 'attention_mask'"):
             model.apply({"params": params}, IDS, attention_maks=IDS)
-
-
-def test_an_argument_of_another_method(model_and_params):
     model, params = built(small("t5"))
     with pytest.raises(ConfigError, match="method 'encode', takes no 'decoder_segment_ids'"):
         model.apply({"params": params}, IDS, decoder_segment_ids=IDS, method="encode")
     with pytest.raises(ConfigError, match="no 'segment_id'; did you mean 'segment_ids'"):
         model.apply({"params": params}, IDS, segment_id=IDS, method=model.encode)
-
-
-def test_a_constructor_of_another_library(model_and_params):
-    for owner in (type(model_and_params[0]), model_and_params[0]):
-        with pytest.raises(AttributeError, match=r"write model, params = load_pretrained\(path\)"):
-            owner.from_pretrained  # noqa: B018
 
 
 def test_fields_of_another_library():
@@ -105,10 +95,9 @@ def test_a_tokenizer_called_as_elsewhere(tmp_path):
             tokenizer("a text", **{argument: True})
     with pytest.raises(ConfigError, match="takes no 'colour'"):
         tokenizer("a text", colour=True)
-    with pytest.raises(AttributeError, match=r"no 'batch_decode'; write .*decode"):
-        _ = tokenizer.batch_decode
-    with pytest.raises(AttributeError, match=r"no 'add_tokens'; write .*data\.tokenizer\.add"):
-        _ = tokenizer.add_tokens
+    for name, way in {"batch_decode": "decode", "add_tokens": r"data\.tokenizer\.add"}.items():
+        with pytest.raises(AttributeError, match=f"no '{name}'; write .*{way}"):
+            getattr(tokenizer, name)
     assert len(tokenizer) == tokenizer.vocab_size
 
 
@@ -158,18 +147,19 @@ def test_other_names_are_plain_errors(name):
 @pytest.mark.parametrize(
     ("name", "address"),
     [
-        ("gpt2", "hf://openai-community/gpt2"),
-        ("gpt2-xl", "hf://openai-community/gpt2-xl"),
-        ("bert-base-uncased", "hf://google-bert/bert-base-uncased"),
-        ("distilroberta-base", "hf://distilbert/distilroberta-base"),
-        ("xlm-roberta-base", "hf://FacebookAI/xlm-roberta-base"),
-        ("t5-small", "hf://google-t5/t5-small"),
-        ("all-MiniLM-L6-v2", "hf://sentence-transformers/all-MiniLM-L6-v2"),
+        ("gpt2", "openai-community/gpt2"),
+        ("gpt2-xl", "openai-community/gpt2-xl"),
+        ("bert-base-uncased", "google-bert/bert-base-uncased"),
+        ("distilroberta-base", "distilbert/distilroberta-base"),
+        ("xlm-roberta-base", "FacebookAI/xlm-roberta-base"),
+        ("t5-small", "google-t5/t5-small"),
+        ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2"),
     ],
 )
 def test_a_bare_name_of_the_hub_has_its_address(name, address, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(WeightsError, match=f"{name}: no such directory; did you mean {address}"):
+    message = f"{name}: no such directory; did you mean hf://{address}"
+    with pytest.raises(WeightsError, match=message):
         load_pretrained(name)
     with pytest.raises(WeightsError, match=r"runs/gpt2: .*s3:// or hf://ORG"):
         load_pretrained("runs/gpt2")

@@ -11,39 +11,9 @@ from flaxformer_lite.registry import FOLDERS
 from tools.structure import DEVICE
 
 PACKAGE = Path(__file__).parents[1] / "flaxformer_lite"
-LAYERS = (
-    "axes",
-    "types",
-    "registry",
-    "hints",
-    "first_model",
-    "private_names",
-    "config",
-    "files",
-    "runtime",
-    "pages",
-    "analysis",
-    "nn",
-    "models",
-    "text",
-    "objectives",
-    "sharding",
-    "pretrained",
-    "inference",
-    "training",
-    "storage",
-    "data",
-    "checkpoints",
-    "model_folder",
-    "open_model",
-    "model_details",
-    "embedder",
-    "save_model",
-    "runs",
-    "cli",
-    "contrib",
-    "__main__",
-)
+ORDER = re.compile(r"from bottom to top: ([\w\s,]+)\.")
+CONTRIBUTING = (PACKAGE.parent / "CONTRIBUTING.md").read_text()
+LAYERS = (*re.split(r",\s+", ORDER.search(CONTRIBUTING)[1]), "__main__")
 # The files of the package that a file needs, also those that it imports only inside functions.
 MOST_FILES = {
     "pretrained/load": 41,
@@ -164,17 +134,14 @@ def closure(path: Path) -> set[Path]:
             if file and file not in needed:
                 needed.add(file)
                 reached.append(file)
-    empty = {
-        file for file in needed if file.name == "__init__.py" and not imports(file.read_text())
-    }
-    return needed - empty - {path}
+    inits = {file for file in needed if file.name == "__init__.py"}
+    return needed - {file for file in inits if not imports(file.read_text())} - {path}
 
 
 def test_families_stand_on_a_common_ground():
     """What many families share is below all of them, so that opening one runs few others."""
-    families = {
-        path for path in (PACKAGE / "models").glob("*.py") if "PUBLISHED" in path.read_text()
-    }
+    files = (PACKAGE / "models").glob("*.py")
+    families = {path for path in files if "PUBLISHED" in path.read_text()}
     others = {}
     for path in families:
         others[path] = {file_of(name) for name in imports(path.read_text())} & families - {path}
@@ -186,24 +153,19 @@ def test_families_stand_on_a_common_ground():
 
 
 def test_nothing_outside_contrib_imports_it():
-    found = []
     for path in FILES:
         names = [name for name in imports(path.read_text()) if "flaxformer_lite.contrib" in name]
         if layer_of(path) == "contrib":
             # nor one package of contrib another
             own = f"flaxformer_lite.contrib.{path.relative_to(PACKAGE / 'contrib').parts[0]}"
             names = [name for name in names if not f"{name}.".startswith(f"{own}.")]
-        found += [(str(path.relative_to(PACKAGE)), name) for name in names]
-    assert not found
+        assert not names, path
 
 
 def test_contrib_stands_on_public_names():
-    private = []
-    for path in sorted((PACKAGE / "contrib").rglob("*.py")):
-        for name in imports(path.read_text()):
-            if name.startswith("flaxformer_lite.") and "._" in name:
-                private.append((str(path.relative_to(PACKAGE)), name))
-    assert not private
+    for path in (PACKAGE / "contrib").rglob("*.py"):
+        names = [name for name in imports(path.read_text()) if name.startswith("flaxformer_lite.")]
+        assert not [name for name in names if "._" in name], path
 
 
 @pytest.mark.parametrize("package", sorted((PACKAGE / "contrib").glob("*/__init__.py")), ids=str)
@@ -219,9 +181,8 @@ def test_a_file_of_the_library_needs_few_others(file):
 
 
 def test_a_closure_follows_imports_inside_functions_and_names_in_modules():
-    assert file_of("flaxformer_lite.nn.mixers.attention.Attention") == (
-        PACKAGE / "nn" / "mixers" / "attention.py"
-    )
+    inside = file_of("flaxformer_lite.nn.mixers.attention.Attention")
+    assert inside == PACKAGE / "nn" / "mixers" / "attention.py"
     assert file_of("jax.numpy") is None
     names = {str(path.relative_to(PACKAGE)) for path in closure(PACKAGE / "open_model.py")}
     assert {"checkpoints/workdir.py", "storage/stores.py"} <= names
@@ -260,10 +221,8 @@ def test_few_files_know_of_an_auxiliary_model():
 @pytest.mark.parametrize("function", MOST_CALLERS)
 def test_few_files_tell_what_a_path_is(function):
     """The others are given a folder, or ask `model_folder.find_run_config`."""
-    files = []
-    for path in FILES:
-        if any(name.endswith(f".{function}") for name in imports(path.read_text())):
-            files.append(path)
+    suffix = f".{function}"
+    files = [p for p in FILES if any(name.endswith(suffix) for name in imports(p.read_text()))]
     assert len(files) <= MOST_CALLERS[function], files
 
 

@@ -17,9 +17,8 @@ MODULES = re.findall(rf"-m ((?:{FOLDERS})[\w.]*)", MAKEFILE)
 
 @pytest.mark.parametrize("path", sorted(set(PATHS)))
 def test_a_path_exists(path):
-    assert list(ROOT.glob(f"{path.rstrip('/')}*")), (
-        "or what begins like it, as pages beside pictures"
-    )
+    # or what begins like it, as pages beside pictures
+    assert list(ROOT.glob(f"{path.rstrip('/')}*"))
 
 
 @pytest.mark.parametrize("module", sorted(set(MODULES)))
@@ -45,9 +44,8 @@ def test_each_tool_has_its_line():
 
 
 def test_each_stored_file_of_the_tests_has_a_maker():
-    rows = re.findall(
-        r"^\| ([\w./]+) \| ([^|]+) \|", (ROOT / "tests/FIXTURES.md").read_text(), re.M
-    )
+    fixtures = (ROOT / "tests/FIXTURES.md").read_text()
+    rows = re.findall(r"^\| ([\w./]+) \| ([^|]+) \|", fixtures, re.M)
     places = [place for place, _ in rows if place != "files"]
     stored = ["git", "ls-files", "--", "tests/*.json", "tests/*.npz", "tests/*.txt"]
     listed = subprocess.run(stored, cwd=ROOT, capture_output=True, text=True, check=True)

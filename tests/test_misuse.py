@@ -15,6 +15,7 @@ Q = jnp.ones((2, 5, 4, 8))
 X = jnp.ones((2, 5, 8))
 IDS = jnp.ones((2, 5), jnp.int32)
 WEIGHTS = jnp.ones((2, 4, 5, 5))
+SQUARE = jnp.ones((5, 5), bool)
 PHASE = phase(jnp.arange(5)[None], jnp.ones(2))
 
 
@@ -34,12 +35,8 @@ CALLS = {
     "each must be [batch, length, heads, head_dim]": [lambda: lite.kernel_weights(Q[0], Q[0])],
     "batch and head_dim of q and k": [lambda: lite.kernel_weights(Q, Q[..., :3])],
     "q has 4 heads, k and v have 3": [lambda: lite.kernel_weights(Q, Q[:, :, :3])],
-    "visible has shape (5, 5): must be [1 or 2, 5, 5]": [
-        lambda: lite.kernel_weights(Q, Q, visible_BTS=jnp.ones((5, 5), bool))
-    ],
-    "bandwidth=None: a distance, must be positive": [
-        lambda: lite.kernel_weights(Q, Q, bandwidth=None)
-    ],
+    "visible has shape (5, 5): must be": [lambda: lite.kernel_weights(Q, Q, visible_BTS=SQUARE)],
+    "bandwidth=None: a distance, must": [lambda: lite.kernel_weights(Q, Q, bandwidth=None)],
     "must be [batch, heads, target, source]": [lambda: lite.pool(WEIGHTS[0], Q)],
     "batch and source must agree": [
         lambda: lite.pool(WEIGHTS, Q[:, :3]),
@@ -50,16 +47,10 @@ CALLS = {
         lambda: lite.kernel_weights(None, Q),
     ],
     "scale='1': must be one number": [lambda: lite.attention(Q, Q, Q, scale="1")],
-    "softcap=-1.0: must be positive, or 0 for none": [
-        lambda: lite.attention(Q, Q, Q, softcap=-1.0)
-    ],
-    "pass dropout_key=jax.random.key(...), or dropout_rate=0": [
-        lambda: lite.attention(Q, Q, Q, dropout_rate=0.5)
-    ],
+    "softcap=-1.0: must be positive, or 0": [lambda: lite.attention(Q, Q, Q, softcap=-1.0)],
+    "pass dropout_key=jax.random.key(": [lambda: lite.attention(Q, Q, Q, dropout_rate=0.5)],
     "bias is str: must be an array or a function": [lambda: lite.attention(Q, Q, Q, bias="alibi")],
-    "attentions: None is no name; choose from": [
-        lambda: lite.attention(Q, Q, Q, implementation=None)
-    ],
+    "attentions: None is no name; choose": [lambda: lite.attention(Q, Q, Q, implementation=None)],
     'no reverse mode over another derivative .*; take attention="dense"': [
         lambda: jax.make_jaxpr(jax.grad(twice))(Q)
     ],
@@ -78,9 +69,7 @@ CALLS = {
     "k=1.5: must be from 0": [lambda: lite.nearest(Q[0, 0], Q[0, 0, 0], 1.5)],
     "x (2, 5, 8), keep None: must be [batch, length, width]": [lambda: lite.mean_pool(X, None)],
     "x (2, 5, 8), mask (1, 5): must be": [lambda: pooling.pool("mean", X, IDS[:1])],
-    "logits have shape (7,): must be [batch, vocabulary]": [
-        lambda: sampling.top_p(jnp.ones(7), 0.5)
-    ],
+    "(7,): must be [batch, vocabulary]": [lambda: sampling.top_p(jnp.ones(7), 0.5)],
     "merge_adapter of dict: is not a model": [lambda: lite.merge_adapter({}, {})],
 }
 
@@ -126,7 +115,6 @@ def test_arguments_of_generation(gpt2):
     with pytest.raises(ValueError, match="inputs='hello': is text; encode it"):
         lite.logit_lens(model, params, "hello")
     cache = lite.init_cache(small("llama", num_kv_heads=1), 2, 8)
-    with pytest.raises(
-        ValueError, match=r"cache has 1 heads .* make one with init_cache\(model\.cfg"
-    ):
+    message = r"cache has 1 heads .* make one with init_cache\(model\.cfg"
+    with pytest.raises(ValueError, match=message):
         model.apply({"params": params}, IDS, cache=cache, cache_index=0)

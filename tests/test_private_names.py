@@ -96,15 +96,9 @@ def test_private_names_are_refused_elsewhere(line):
     assert all("private_names.py" in message for message in messages)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "self._own",
-        "from __future__ import annotations",
-        "x.__name__",
-        "best._replace(a=1)",
-        "_ = 1",
-    ],
-)
+OWN = ["self._own", "from __future__ import annotations", "x.__name__", "a._replace(a=1)", "_ = 1"]
+
+
+@pytest.mark.parametrize("line", OWN)
 def test_own_names_are_fine(line):
     assert not list(problems(line, {"_own"}))

@@ -11,9 +11,8 @@ from flax.errors import ScopeParamShapeError
 
 from tests import programs
 
-pytestmark = pytest.mark.skipif(
-    bool(os.environ.get("FLAXFORMER_LITE_DEFAULT_XLA")), reason="programs are not shared then"
-)
+APART = bool(os.environ.get("FLAXFORMER_LITE_DEFAULT_XLA"))
+pytestmark = pytest.mark.skipif(APART, reason="programs are not shared then")
 X = np.arange(4.0, dtype=np.float32)
 
 
@@ -45,9 +44,8 @@ def test_programs_wanted_twice_outlive_the_others():
 
 def test_a_constant_that_differs_makes_another_program():
     for last in (3, 4):
-        np.testing.assert_array_equal(
-            product(np.diag(np.float32([1, 1, 1, last])))(X), [0, 1, 2, 3 * last]
-        )
+        found = product(np.diag(np.float32([1, 1, 1, last])))(X)
+        np.testing.assert_array_equal(found, [0, 1, 2, 3 * last])
 
 
 def test_each_device_has_a_program_of_its_own():

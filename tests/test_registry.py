@@ -25,27 +25,19 @@ def test_a_file_of_the_package_is_checked_like_a_class_outside(monkeypatch):
     class Undecorated(FeedForwardConfig):
         pass
 
-    for file, inside, message in (
-        (
-            "tanh_gated",
-            {"Tanhgated": TanhGatedConfig},
-            "feed_forwards/tanh_gated.py holds neither TanhGatedConfig nor Tanh",
-        ),
-        (
-            "tanh_gated",
-            {"TanhGated": dict},
-            "'tanh_gated' is not derived from flaxformer_lite.config.parts.FeedForwardConfig",
-        ),
-        ("tanh_gated", {"TanhGatedConfig": Undecorated}, "'tanh_gated' is not a dataclass"),
-        ("tanh_gated", {"TanhGatedConfig": Bare}, "'tanh_gated' lacks module"),
+    place = "flaxformer_lite.nn.feed_forwards.tanh_gated"
+    monkeypatch.setattr(registry, "_modules", lambda folder: {"tanh_gated": place})
+    for name, inside, message in (
+        ("Tanhgated", TanhGatedConfig, "tanh_gated.py holds neither TanhGatedConfig nor Tanh"),
+        ("TanhGated", dict, "'tanh_gated' is not derived from .*.parts.FeedForwardConfig"),
+        ("TanhGatedConfig", Undecorated, "'tanh_gated' is not a dataclass"),
+        ("TanhGatedConfig", Bare, "'tanh_gated' lacks module"),
     ):
-        module = types.ModuleType(file)
-        vars(module).update(inside)
-        monkeypatch.setitem(sys.modules, f"flaxformer_lite.nn.feed_forwards.{file}", module)
-        places = {file: f"flaxformer_lite.nn.feed_forwards.{file}"}
-        monkeypatch.setattr(registry, "_modules", lambda folder, places=places: places)
+        module = types.ModuleType("tanh_gated")
+        setattr(module, name, inside)
+        monkeypatch.setitem(sys.modules, place, module)
         with pytest.raises(ValueError, match=message):
-            registry.resolve_class("feed_forwards", file)
+            registry.resolve_class("feed_forwards", "tanh_gated")
     vars(module).update(TanhGatedConfig=TanhGatedConfig)
     assert registry.resolve_class("feed_forwards", "tanh_gated") is TanhGatedConfig
 

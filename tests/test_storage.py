@@ -11,20 +11,12 @@ from tests.object_stores import Store
 
 @pytest.fixture
 def objects(bucket: Store) -> tensorstore.KvStore:
-    if bucket.url.startswith("gs"):
-        return tensorstore.KvStore.open(
-            {"driver": "gcs", "bucket": "bucket", "path": "at/"}
-        ).result()
-    endpoint = os.environ["AWS_ENDPOINT_URL"]
-    keys = {"type": "environment"}
-    spec = {
-        "driver": "s3",
-        "bucket": "bucket",
-        "path": "at/",
-        "endpoint": endpoint,
-        "aws_region": "us-east-1",
-    }
-    return tensorstore.KvStore.open({**spec, "aws_credentials": keys}).result()
+    spec = {"driver": "gcs", "bucket": "bucket", "path": "at/"}
+    if bucket.url.startswith("s3"):
+        spec |= {"driver": "s3", "aws_region": "us-east-1"}
+        spec["endpoint"] = os.environ["AWS_ENDPOINT_URL"]
+        spec["aws_credentials"] = {"type": "environment"}
+    return tensorstore.KvStore.open(spec).result()
 
 
 def test_of_two_that_create_one_object_one_fails_and_only_the_newest_version_can_be_replaced(

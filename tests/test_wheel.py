@@ -31,13 +31,9 @@ def installed(tmp_path_factory):
         "configs",
     ):
         (source / name).symlink_to(ROOT / name)
-    build = [
-        sys.executable,
-        "-c",
-        "from setuptools import build_meta as b, sys; print(b.build_wheel(sys.argv[1]))",
-        out,
-    ]
-    subprocess.run(build, cwd=source, check=True, capture_output=True)
+    build = "from setuptools import build_meta as b, sys; print(b.build_wheel(sys.argv[1]))"
+    command = [sys.executable, "-c", build, out]
+    subprocess.run(command, cwd=source, check=True, capture_output=True)
     (wheel,) = out.glob("*.whl")
     zipfile.ZipFile(wheel).extractall(out / "site")
     return out / "site"
@@ -46,23 +42,13 @@ def installed(tmp_path_factory):
 def test_it_holds_all_sources_and_nothing_else_on_top(installed):
     ours = {str(path.relative_to(ROOT)) for path in ROOT.glob("flaxformer_lite/**/*.py")}
     ours |= {f"flaxformer_lite/configs/{name}.py" for name in pages.names()}
-    ours |= {
-        f"flaxformer_lite/{name}"
-        for name in (
-            "py.typed",
-            "__init__.pyi",
-            "contrib/compare/compare.html",
-            "contrib/look/page.html",
-            "contrib/export/page.html",
-            "runs/report/templates/model_card.md",
-            "runs/report/templates/base.html",
-            "runs/report/templates/curve.html",
-            "runs/report/templates/figure.html",
-            "runs/report/templates/parts.html",
-            "runs/report/templates/pointer.js",
-            "runs/report/templates/report.html",
-        )
-    }
+    templates = ("base.html", "curve.html", "figure.html", "parts.html", "report.html")
+    for folder, names in {
+        "flaxformer_lite": ("py.typed", "__init__.pyi"),
+        "flaxformer_lite/contrib": ("compare/compare.html", "look/page.html", "export/page.html"),
+        "flaxformer_lite/runs/report/templates": (*templates, "model_card.md", "pointer.js"),
+    }.items():
+        ours |= {f"{folder}/{name}" for name in names}
     held = {str(path.relative_to(installed)) for path in installed.rglob("*") if path.is_file()}
     assert {path for path in held if ".dist-info/" not in path} == ours
 
@@ -76,22 +62,15 @@ def test_its_version_is_the_package_s_and_pages_lead_home(installed):
     assert metadata["Author"] == "flaxformer_lite contributors"
 
 
-def train(installed, folder, *flags):
-    """Runs the console command of the wheel in a folder of its own."""
+def test_the_command_finds_its_pages_from_an_empty_folder(installed, tmp_path):
+    """The console command of the wheel runs in a folder of its own."""
     (entries,) = installed.glob("*.dist-info/entry_points.txt")
     script = configparser.ConfigParser()
     script.read(entries)
     module, _, function = script["console_scripts"]["flaxformer_lite"].partition(":")
-    (folder / "flaxformer_lite").write_text(f"from {module} import {function}\n{function}()\n")
-    return subprocess.run(
-        [sys.executable, folder / "flaxformer_lite", "train", *flags],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(installed)},
-    )
-
-
-def test_the_command_finds_its_pages_from_an_empty_folder(installed, tmp_path):
-    done = train(installed, tmp_path, "--config=gpt2_large", "--help")
+    path = tmp_path / "flaxformer_lite"
+    path.write_text(f"from {module} import {function}\n{function}()\n")
+    command = [sys.executable, path, "train", "--config=gpt2_large", "--help"]
+    env = os.environ | {"PYTHONPATH": str(installed)}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=env)
     assert done.returncode == 0 and "--config.model.d_model=1280 " in done.stdout

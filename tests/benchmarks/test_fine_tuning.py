@@ -25,10 +25,8 @@ class Side:
 def test_turns_are_paired_and_the_first_does_not_count(monkeypatch):
     monkeypatch.setattr(fine_tuning, "Side", Side)
     monkeypatch.setattr(fine_tuning, "REST", 0.0)
-    args = argparse.Namespace(
-        data=Path("x"), torch="python", epochs=1.0, rate=1e-3, seed=0, threads=1
-    )
-    found = fine_tuning.compare(args)
+    fields = {"torch": "python", "epochs": 1.0, "rate": 1e-3, "seed": 0, "threads": 1}
+    found = fine_tuning.compare(argparse.Namespace(data=Path("x"), **fields))
     assert "| flaxformer_lite | 10.0 | 5.0 | 1.20 | 50.0% | 1.000 |" in found
     assert "| transformers | 30.0 | 15.0 |" in found
     assert "3.00 by the clock, 3.00 in CPU time; 120 steps, seed 0, jax 1, torch 2" in found

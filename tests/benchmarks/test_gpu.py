@@ -33,9 +33,7 @@ def test_peers_take_turns_and_keep_the_batch_that_fitted(monkeypatch, tmp_path, 
     rows, page = run(monkeypatch, tmp_path, "--case=gpt2_124m", "--rounds=2")
     all_peers = [*ATTENTIONS, "torch"]
     first = [("gpt2_124m", peer, BATCHES[0]) for peer in all_peers]
-    second = []
-    for peer in all_peers:
-        second.append(("gpt2_124m", peer, BATCHES[0] if peer == "cudnn" else 32))
+    second = [one if one[1] == "cudnn" else (*one[:2], 32) for one in first]
     assert asked == first + second
     assert rows["auto"]["tokens_per_second"] == pytest.approx(327680)
     assert rows["auto"]["turns"] == [0.1, 0.1]
@@ -65,9 +63,8 @@ def test_a_tiny_run_writes_the_page_without_a_gpu(monkeypatch, tmp_path):
     monkeypatch.setenv("XLA_FLAGS", "")  # the tests have several devices
     cases = ("attention_llama", "attention_bert", "gpt2_124m", "llama_1b", "decode_b1")
     flags = [f"--case={name}" for name in cases]
-    _, page = run(
-        monkeypatch, tmp_path, "--tiny", "--rounds=1", f"--environments={tmp_path}", *flags
-    )
+    flags += ["--tiny", "--rounds=1", f"--environments={tmp_path}"]
+    _, page = run(monkeypatch, tmp_path, *flags)
     lines = page.splitlines()
     for start, end in (
         ("| attention_llama | blockwise | 2, 64, 4, 2, 16, causal |", "yes |"),

@@ -30,7 +30,7 @@ def test_peers_take_turns_and_a_missing_one_is_named(monkeypatch, tmp_path, caps
             return {"jax": "0.10"}
         _, _, job, peer, threads, *_ = words
         if job == "limits":
-            return {"flops": 1e6, "bytes": 1e6, "tokens_a_text": 50.0}
+            return MACHINE
         if job.startswith("prepare"):
             return {}
         asked.append((peer, threads))
@@ -55,9 +55,8 @@ def test_peers_take_turns_and_a_missing_one_is_named(monkeypatch, tmp_path, caps
 
 
 def test_a_job_that_is_a_whole_process_is_done_once(folders):
-    machine = {"flops": 1e6, "bytes": 1e6, "tokens_a_text": 50.0}
     job = f"classify {BATCH} float32"
-    seconds = peers.limit(job, *folders, machine)
+    seconds = peers.limit(job, *folders, MACHINE)
     assert seconds == pytest.approx(2 * 800 * 3 * STEPS * BATCH * 50 / 1e6)
     found = {"whole": 900.0, "whole_wall": seconds * 4, "peak": 1e9}
     line = peers.row(job, "ours", found, seconds)
@@ -65,11 +64,13 @@ def test_a_job_that_is_a_whole_process_is_done_once(folders):
     assert "classify" in peers_turn.ONCE
 
 
+MACHINE = {"flops": 1e6, "bytes": 1e6, "tokens_a_text": 50.0}
+
+
 @pytest.mark.parametrize("job", peers.JOBS)
 def test_each_job_is_ours_and_has_a_limit_or_none(job, folders):
-    machine = {"flops": 1e6, "bytes": 1e6, "tokens_a_text": 50.0}
     assert job.split()[0] in peers_turn.jobs_of("ours")
-    assert (peers.limit(job, *folders, machine) > 0) == (not job.startswith("tokenize"))
+    assert (peers.limit(job, *folders, MACHINE) > 0) == (not job.startswith("tokenize"))
 
 
 def test_make_peers_makes_each_environment():
@@ -87,8 +88,7 @@ def test_a_turn_says_what_its_peer_lacks(monkeypatch, capsys):
     monkeypatch.setattr(peers_turn.os, "sched_setaffinity", lambda *_: None)
     for name in ("OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM"):
         monkeypatch.setenv(name, "1")
-    words = ["turn", "load 1 float32", "CTranslate2", "1", "x", "y", "z"]
-    monkeypatch.setattr("sys.argv", words)
+    monkeypatch.setattr("sys.argv", ["turn", "load 1 float32", "CTranslate2", "1", "x", "y", "z"])
     monkeypatch.setattr(peers_turn.tempfile, "tempdir", None)
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     peers_turn.main()

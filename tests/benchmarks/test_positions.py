@@ -30,48 +30,31 @@ def test_pictures_are_of_visible_positions_and_end_with_a_table():
     np.testing.assert_array_equal(learned, np.where(np.tri(6, dtype=bool), np.eye(6), np.nan))
     for name in ("alibi", "rope", "sinusoidal", "binary", "index"):
         drawn = np.asarray(positions_page.picture(_encoding(name), {}, 10))
-        assert (
-            drawn.shape == (10, 10)
-            and np.isnan(drawn[0, 1:]).all()
-            and np.nanmax(np.abs(drawn)) == 1
-        )
+        assert drawn.shape == (10, 10) and np.isnan(drawn[0, 1:]).all()
+        assert np.nanmax(np.abs(drawn)) == 1
     assert positions_page.picture(Encoding(), {}, 10) is None
-    assert np.nanargmin(positions_page.picture(_encoding("alibi"), {}, 10)) == 90, (
-        "farthest is lowest"
-    )
+    lowest = np.nanargmin(positions_page.picture(_encoding("alibi"), {}, 10))
+    assert lowest == 90, "the farthest"
 
 
 def _encoding(name):
     return registry.resolve_class("positions", name)()
 
 
-@pytest.fixture
-def page(tmp_path):
-    (tmp_path / "positions.md").write_text(
-        f"before\n\n{positions_page.START}\nold\n{positions_page.END}\n\nafter\n"
-    )
-    return tmp_path / "positions.md"
-
-
 @pytest.mark.nightly
-def test_a_small_run_makes_the_page(tmp_path, page, capsys):
+def test_a_small_run_makes_the_page(tmp_path, capsys):
+    page = tmp_path / "positions.md"
+    page.write_text(f"before\n\n{positions_page.START}\nold\n{positions_page.END}\n\nafter\n")
     lines = [json.loads(line)["text"] for line in tiny_runs.text(tmp_path).read_text().splitlines()]
     (tmp_path / "text.txt").write_text("\n".join(lines * 3))
-    arguments = [
-        "--quick",
-        "--only=learned",
-        f"--text={tmp_path}/text.txt",
-        f"--runs={tmp_path}/runs",
-        f"--out={tmp_path}",
-    ]
-    positions.main(arguments)
+    places = {"text": "text.txt", "runs": "runs", "out": ""}
+    flags = [f"--{name}={tmp_path}/{place}" for name, place in places.items()]
+    positions.main(["--quick", "--only=learned", *flags])
     text = page.read_text()
     assert text.startswith("before\n") and text.endswith("\n\nafter\n") and "old" not in text
     (row,) = json.loads((tmp_path / "positions/results.json").read_text())
-    assert (
-        row["hooks"] == ["embed"]
-        and len(row["by_position"]) == positions.LENGTH // positions_page.BIN
-    )
+    assert row["hooks"] == ["embed"]
+    assert len(row["by_position"]) == positions.LENGTH // positions_page.BIN
     assert "the position table ends at max_length=64" in row["longer"] and 4 < row["same"] < 8
     table = text.split(positions_page.START)[1].strip().split("\n\n")[0]
     assert "refused" in table.splitlines()[-1] and table in capsys.readouterr().out

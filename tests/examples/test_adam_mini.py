@@ -10,10 +10,6 @@ from flaxformer_lite.training import optimizer
 PLAIN = {"schedule": "constant", "warmup_steps": 0, "weight_decay": 0.0, "clip_norm": 0.0}
 
 
-def matrices(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
 # the axes over which each parameter's block lies
 BLOCKS = {
     "token_embed/embedding": ((5, 3), 1),
@@ -28,10 +24,9 @@ BLOCKS = {
 
 
 def test_adam_mini_is_adam_with_one_second_moment_a_block():
-    gradients = [
-        {path: matrices(*shape, seed=seed) for path, (shape, _) in BLOCKS.items()}
-        for seed in range(3)
-    ]
+    draw = np.random.default_rng(0).standard_normal
+    shapes = {path: shape for path, (shape, _) in BLOCKS.items()}
+    gradients = [{path: np.float32(draw(x)) for path, x in shapes.items()} for _ in range(3)]
     cfg = OptimizerConfig(name="examples.adam_mini:make", learning_rate=1.0, **PLAIN)
     tx = optimizer.build(cfg, 3)
 

@@ -7,6 +7,7 @@ from flaxformer_lite.objectives.tables.question_answering import QuestionAnsweri
 from flaxformer_lite.objectives.tables.sentence_embeddings import SentenceEmbeddings
 from tests.objectives import learned
 
+RETURNED = {"What does add return?": "Their sum."}
 NUMPY = """Adds things. Slowly.
 
 Parameters
@@ -40,12 +41,8 @@ def asked(text):
 
 
 def test_questions_of_both_styles():
-    assert asked(NUMPY) == {
-        "What does add return?": "Their sum.",
-        "What is a, an argument of add?": "The first.",
-    }
-    assert asked(GOOGLE) == {
-        "What does add return?": "Their sum.",
+    assert asked(NUMPY) == RETURNED | {"What is a, an argument of add?": "The first."}
+    assert asked(GOOGLE) == RETURNED | {
         "What is a, an argument of add?": "the first of two.",
         "When does add raise ValueError?": "they differ.",
     }

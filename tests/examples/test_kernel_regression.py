@@ -28,9 +28,8 @@ def test_learned_widths_beat_the_fixed_one(tmp_path, capsys):
 def test_a_point_is_left_out_of_its_own_prediction():
     points = example.Points(jnp.arange(3.0)[:, None], jnp.asarray([0.0, 6.0, 3.0]))
     errors = [6.0, 6 - 1.5, 3.0]  # the means of the others within 1: 6, (0 + 3) / 2, 6
-    np.testing.assert_allclose(
-        example.left_out_loss(1.0, boxcar, points), np.mean(np.square(errors)), rtol=1e-6
-    )
+    loss = example.left_out_loss(1.0, boxcar, points)
+    np.testing.assert_allclose(loss, np.mean(np.square(errors)), rtol=1e-6)
 
 
 @pytest.mark.parametrize("width", [0.2, 2**0.25])

@@ -20,9 +20,8 @@ def directory():
 
 
 def test_ids_are_the_references(directory):
-    np.testing.assert_array_equal(
-        load_tokenizer(directory)(TEXTS)["input_ids"], REFERENCE["input_ids"]
-    )
+    ids = load_tokenizer(directory)(TEXTS)["input_ids"]
+    np.testing.assert_array_equal(ids, REFERENCE["input_ids"])
 
 
 def test_vectors_are_the_references(directory):
@@ -37,27 +36,16 @@ def test_the_example_ranks(capsys):
 
 
 def test_the_command_gives_the_same_vectors(directory, tmp_path):
-    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(TEXTS))
     out = tmp_path / "vectors.npy"
-    main(
-        [
-            "embed",
-            "--model",
-            str(directory),
-            "--file",
-            str(tmp_path / "texts.txt"),
-            "--out",
-            str(out),
-        ]
-    )
+    main(["embed", "--model", str(directory), "--file", str(texts), "--out", str(out)])
     np.testing.assert_allclose(np.load(out), REFERENCE["vectors"], atol=1e-5)
 
 
 def test_the_weights_travel(directory, tmp_path, capsys):
     main(["convert", str(directory), str(tmp_path / "out")])
-    np.testing.assert_allclose(
-        example.embed(tmp_path / "out", TEXTS), REFERENCE["vectors"], atol=1e-5
-    )
-    assert (tmp_path / "out/tokenizer.json").read_bytes() == (
-        directory / "tokenizer.json"
-    ).read_bytes()
+    vectors = example.embed(tmp_path / "out", TEXTS)
+    np.testing.assert_allclose(vectors, REFERENCE["vectors"], atol=1e-5)
+    kept, given = (folder / "tokenizer.json" for folder in (tmp_path / "out", directory))
+    assert kept.read_bytes() == given.read_bytes()

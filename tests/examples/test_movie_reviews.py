@@ -21,19 +21,15 @@ def packed(files):
 
 def test_each_sentence_is_a_row_with_the_sign_of_its_rating(tmp_path):
     lines = [f'{n}\t{(n % 7 - 3) / 2}\tfilm, {n}: "na\u00efve"\tand\r\n' for n in range(4000)]
-    inner = packed(
-        {f"x/{movie_reviews.RATED}": "".join(lines).encode(), "x/other.txt": b"1\t2\tno\r\n"}
-    )
+    files = {f"x/{movie_reviews.RATED}": "".join(lines).encode(), "x/other.txt": b"1\t2\tno\r\n"}
+    inner = {"package/README": b"no", f"package/extra/{movie_reviews.INSIDE}": packed(files)}
     archive = tmp_path / "package.tar.gz"
-    archive.write_bytes(
-        packed({"package/README": b"no", f"package/extra/{movie_reviews.INSIDE}": inner})
-    )
+    archive.write_bytes(packed(inner))
     movie_reviews.write(archive, tmp_path / "out")
     rows = {}
     for name, size in {"train": 1000, "dev": 1500, "test": 1500}.items():
-        part = list(
-            csv.DictReader(io.StringIO((tmp_path / f"out/{name}.csv").read_text(encoding="utf-8")))
-        )
+        text = (tmp_path / f"out/{name}.csv").read_text(encoding="utf-8")
+        part = list(csv.DictReader(io.StringIO(text)))
         assert len(part) == size
         rows |= {row["text"]: row["label"] for row in part}
     assert len(rows) == 4000, "no sentence is in two splits"
@@ -42,11 +38,8 @@ def test_each_sentence_is_a_row_with_the_sign_of_its_rating(tmp_path):
 
 
 def test_words_alone_tell_the_sign_where_they_carry_it(tmp_path):
-    rows = [
-        f"a {word} film {n},{label}"
-        for n in range(20)
-        for word, label in (("fine", "good"), ("dull", "bad"))
-    ]
+    signs = (("fine", "good"), ("dull", "bad"))
+    rows = [f"a {word} film {n},{label}" for n in range(20) for word, label in signs]
     for name, part in {"train": rows[:30], "test": rows[30:]}.items():
         (tmp_path / f"{name}.csv").write_text("\n".join(["text,label", *part]))
     assert movie_reviews.words(tmp_path) == 1.0

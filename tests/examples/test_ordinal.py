@@ -10,31 +10,20 @@ from examples.ordinal import Ordinal
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.config import ExperimentConfig, from_config_dict, plugin_name, to_config_dict
-from flaxformer_lite.runs.report import metrics
+from tests.examples import trials
+from tests.objectives import tables
 
 # of ml_collections
 pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
 
-SMALL = {
+SMALL = trials.OF_ALL | {
     "objective.name": "examples.ordinal:Ordinal",
-    "model.d_model": 32,
-    "model.num_heads": 2,
-    "model.mlp_dim": 64,
     "model.encoder_layers": 1,
-    "model.vocab_size": 0,
-    "model.dropout": 0.0,
     "model.init_stddev": 0.1,
-    "data.tokenizer.vocab_size": 420,
-    "data.length": 24,
-    "data.eval_fraction": 0.2,
     "train.batch_size": 32,
-    "train.eval_every": 40,
-    "train.checkpoint_every": 40,
-    "train.steps": 40,
+    **dict.fromkeys(("train.eval_every", "train.checkpoint_every", "train.steps"), 40),
     "optimizer.schedule": "constant",
-    "optimizer.learning_rate": 1e-2,
     "optimizer.warmup_steps": 5,
-    "mesh.data": 1,
 }
 
 
@@ -42,33 +31,22 @@ SMALL = {
 def test_it_learns_is_measured_and_survives_the_round_trip(tmp_path, capsys):
     ordinal.main(tmp_path / "stars.csv")
     values = SMALL | {"data.path": tmp_path / "stars.csv", "data.cache": tmp_path / "cache"}
-    page = command_line.config(
-        ["--config=classify", *(f"--config.{name}={value}" for name, value in values.items())]
-    )
+    flags = [f"--config.{name}={value}" for name, value in values.items()]
+    page = command_line.config(["--config=classify", *flags])
     flaxformer_lite.run(from_config_dict(ExperimentConfig, page), tmp_path / "run")
-    first, *_, last = [
-        record
-        for record in metrics.read(tmp_path / "run" / "metrics.jsonl")
-        if record["split"] == "eval"
-    ]
+    first, *_, last = tables.read_split(tmp_path / "run")
     assert last["accuracy"] > 0.8 and last["distance"] < 0.5 < first["distance"]
     assert "majority class" in capsys.readouterr().out
     kept = workdir.read_config(tmp_path / "run", allow_plugins=True)
-    assert plugin_name(
-        kept.objective
-    ) == "examples.ordinal:Ordinal" and kept.objective.labels == tuple("12345")
+    assert plugin_name(kept.objective) == "examples.ordinal:Ordinal"
+    assert kept.objective.labels == tuple("12345")
     assert from_config_dict(ExperimentConfig, to_config_dict(kept)) == kept
 
 
 def test_the_targets_fall_with_the_distance():
-    logits = np.zeros((1, 3), np.float32)
-    targets = {"label": np.int32([0]), "weights": np.float32([1])}
-    np.testing.assert_allclose(
-        Ordinal(labels=("a", "b", "c")).loss(logits, targets, chunks=1).mean(), np.log(3), rtol=1e-6
-    )
-    logits[0, 1] = 1.0
     wanted = np.exp([0.0, -2.0, -4.0]) / np.exp([0.0, -2.0, -4.0]).sum()
-    due = np.log(2 + np.e) - wanted[1]
-    np.testing.assert_allclose(
-        Ordinal(labels=("a", "b", "c")).loss(logits, targets, chunks=1).mean(), due, rtol=1e-6
-    )
+    targets = {"label": np.int32([0]), "weights": np.float32([1])}
+    for logit, due in ((0.0, np.log(3)), (1.0, np.log(2 + np.e) - wanted[1])):
+        logits = np.float32([[0, logit, 0]])
+        loss = Ordinal(labels=("a", "b", "c")).loss(logits, targets, chunks=1).mean()
+        np.testing.assert_allclose(loss, due, rtol=1e-6)

@@ -12,12 +12,7 @@ from safetensors.numpy import load_file
 
 import flaxformer_lite
 from examples import parallel_llama as own
-from flaxformer_lite import (
-    load_pretrained,
-    load_tokenizer,
-    save_pretrained,
-    unstack_layers,
-)
+from flaxformer_lite import load_pretrained, load_tokenizer, save_pretrained, unstack_layers
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.config import ConfigError, ExperimentConfig, from_config_dict, to_config_dict
@@ -49,16 +44,8 @@ def get_config():
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
     """A folder of its weights."""
-    cfg = own.config(
-        "tiny",
-        vocab_size=31,
-        d_model=16,
-        num_heads=2,
-        num_kv_heads=1,
-        head_dim=8,
-        mlp_dim=24,
-        decoder_layers=2,
-    )
+    sizes = {"vocab_size": 31, "d_model": 16, "num_heads": 2, "num_kv_heads": 1, "head_dim": 8}
+    cfg = own.config("tiny", **sizes, mlp_dim=24, decoder_layers=2)
     model = own.Model(dataclasses.replace(cfg, logit_multiplier=0.5))
     params = jax.jit(model.init)(jax.random.key(0), np.zeros((1, 1), np.int32))["params"]
     folder = tmp_path_factory.mktemp("own") / "published"
@@ -85,32 +72,23 @@ def test_rules_cover_every_parameter():
 
 def test_what_reads_it_must_be_named_and_must_fit(published):
     folder = published[0]
-    with pytest.raises(
-        ConfigError, match=r"model_type='parallel_llama'.*family=module:Model.*reads"
+    misspelt = "examples.parallel_llama:Modell"
+    for path, family, message in (
+        (folder, {}, r"model_type='parallel_llama'.*family=module:Model.*reads"),
+        (
+            ROOT / "gpt2_lm",
+            {"family": FAMILY},
+            f"model_type='gpt2', where family='{FAMILY}' reads 'parallel_llama'",
+        ),
+        (folder, {"family": misspelt}, f"^family='{misspelt}': .*did you mean 'Model'"),
+        (folder, {"family": "examples.ordinal:Ordinal"}, "its file needs PUBLISHED"),
     ):
-        load_pretrained(folder)
-    with pytest.raises(
-        ConfigError,
-        match=r"model_type='gpt2', where family='examples.parallel_llama:Model' reads"
-        r" 'parallel_llama'",
-    ):
-        load_pretrained(ROOT / "gpt2_lm", family=FAMILY)
-    with pytest.raises(
-        ConfigError,
-        match=r"^family='examples.parallel_llama:Modell': .*has no 'Modell'; did you mean 'Model'",
-    ):
-        load_pretrained(folder, family="examples.parallel_llama:Modell")
-    with pytest.raises(ConfigError, match="its file needs PUBLISHED"):
-        load_pretrained(folder, family="examples.ordinal:Ordinal")
-
-
-def test_a_field_that_its_file_does_not_name_is_refused(published):
-    config = json.loads((published[0] / "config.json").read_text())
-    with pytest.raises(
-        ConfigError,
-        match=r"alibi_slope=3.*not supported.*parallel_llama.*numbers",
-    ):
-        read_config(own, config | {"alibi_slope": 3}, "lm")
+        with pytest.raises(ConfigError, match=message):
+            load_pretrained(path, **family)
+    config = json.loads((folder / "config.json").read_text()) | {"alibi_slope": 3}
+    message = r"alibi_slope=3.*not supported.*parallel_llama.*numbers"
+    with pytest.raises(ConfigError, match=message):
+        read_config(own, config, "lm")
 
 
 @pytest.mark.nightly
@@ -124,23 +102,22 @@ def test_train_convert_generate_and_fine_tune_by_the_command_line(tmp_path, caps
     again, same = load_pretrained(tmp_path / "published", family=FAMILY)
     jax.tree.map(np.testing.assert_array_equal, params, same)
     assert again.cfg.family == model.cfg.family == FAMILY
-    assert load_tokenizer(tmp_path / "published", family=FAMILY).encode("two") == load_tokenizer(
-        tmp_path / "run", allow_plugins=True
-    ).encode("two")
-    capsys.readouterr()
     written = []
-    for where in (
-        ["--model", f"{tmp_path}/run", "--allow-plugins"],
-        ["--model", f"{tmp_path}/published", "--family", FAMILY],
+    ids = []
+    for name, reads, flags in (
+        ("run", {"allow_plugins": True}, ["--allow-plugins"]),
+        ("published", {"family": FAMILY}, ["--family", FAMILY]),
     ):
-        main(["generate", *where, "--prompt", "zero one", "--max_new_tokens", "4"])
+        ids.append(load_tokenizer(tmp_path / name, **reads).encode("two"))
+        capsys.readouterr()
+        command = ["generate", "--model", f"{tmp_path}/{name}", *flags]
+        main([*command, "--prompt", "zero one", "--max_new_tokens", "4"])
         written.append(capsys.readouterr().out)
-    assert written[0] == written[1]
+    assert written[0] == written[1] and ids[0] == ids[1]
     main(["inspect", str(tmp_path / "published"), "--family", FAMILY])
     assert f"family       {FAMILY}" in capsys.readouterr().out
-    page = to_config_dict(
-        tiny_runs.config(tmp_path, train={"steps": 1, "init_from": str(tmp_path / "published")})
-    )
+    train = {"steps": 1, "init_from": str(tmp_path / "published")}
+    page = to_config_dict(tiny_runs.config(tmp_path, train=train))
     with pytest.raises(ConfigError, match="families with published weights are"):
         read_experiment(page)
     page.model.family = FAMILY
@@ -148,6 +125,5 @@ def test_train_convert_generate_and_fine_tune_by_the_command_line(tmp_path, caps
     assert tuned.model.family == FAMILY and tuned.model.residual == "parallel_shared"
     flaxformer_lite.run(tuned, tmp_path / "tuned")
     save_pretrained(tmp_path / "out", *load_pretrained(tmp_path / "tuned", allow_plugins=True))
-    assert (
-        json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == "parallel_llama"
-    )
+    kept = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert kept["model_type"] == "parallel_llama"

@@ -18,12 +18,9 @@ STEPS = 2 * soap.EVERY + 3
 def reference(gradients, b1, b2, eps):
     """Returns the direction of each step (algorithm 3), after one that finds the eigenvectors."""
     rows, columns = gradients[0].shape
-    left = np.zeros((rows, rows))
-    right = np.zeros((columns, columns))
     q_left = np.eye(rows)
     q_right = np.eye(columns)
-    m = np.zeros((rows, columns))
-    v = np.zeros((rows, columns))
+    left = right = m = v = 0.0
     directions = [np.zeros((rows, columns))]
     for step, g in enumerate(gradients):
         if step:

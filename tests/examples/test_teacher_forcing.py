@@ -8,7 +8,7 @@ from examples import teacher_forcing
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", ["LSTM", pytest.param("transformer", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("name", ["LSTM", "transformer"])
 def test_the_loss_in_one_pass_is_that_step_by_step(name):
     with jax.numpy_rank_promotion("allow"):
         whole, steps, _, _ = teacher_forcing.losses(teacher_forcing.MODELS[name], 12)

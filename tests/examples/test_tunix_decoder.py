@@ -9,7 +9,6 @@ from flax import nnx
 from examples.tunix_decoder import TunixDecoder
 from flaxformer_lite import build_model, generate
 from flaxformer_lite.nn.adapters.lora import LoraConfig
-from tests.marks import daily
 from tests.models.tiny import built, small
 
 PROMPTS = [[5, 7, 9, 11, 4], [8, 3]]
@@ -54,16 +53,9 @@ def greedy(module, prompts):
     return np.asarray(tokens_BS)[:, WIDTH : WIDTH + NEW]
 
 
-FAMILIES = ("gemma2", "bloom", "deepseek_v3", "qwen3_next")
-
-
 @pytest.mark.nightly  # slow; the logits are compared below
-@pytest.mark.parametrize(
-    "prompts",
-    [PROMPTS, pytest.param(PROMPTS[:1], marks=pytest.mark.nightly)],
-    ids=["two", "one"],
-)
-@pytest.mark.parametrize("family", daily(FAMILIES, ("gemma2",)))
+@pytest.mark.parametrize("prompts", [PROMPTS, PROMPTS[:1]], ids=["two", "one"])
+@pytest.mark.parametrize("family", ["gemma2", "bloom", "deepseek_v3", "qwen3_next"])
 def test_it_writes_what_generate_writes(family, prompts):
     model, params = built(small(family))
     want = generate(model, params, prompts, max_new_tokens=NEW)[:, -NEW:]
@@ -87,11 +79,7 @@ def test_logits_of_a_row_are_those_of_the_model_and_nan_for_another_mask():
 
 
 def test_an_adapter_is_what_tunix_trains():
-    model = build_model(
-        "llama", "tiny", vocab_size=64, decoder_layers=1, adapter=LoraConfig(rank=2)
-    )
-    shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.ones((1, 2), jnp.int32))["params"]
-    params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+    model, params = built(small("llama", 1, adapter=LoraConfig(rank=2)))
     module = TunixDecoder(model, params)
     names = {path[-1] for path, _ in nnx.to_flat_state(nnx.state(module, nnx.LoRAParam))}
     assert names == {"lora_a", "lora_b"}

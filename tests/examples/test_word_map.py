@@ -15,7 +15,6 @@ def test_distances_on_the_plane_are_at_most_those_between_vectors_and_mostly_kep
 
 
 def test_a_picture(tmp_path):
-    word_map.main(
-        models.directory(tmp_path / "gpt2"), tmp_path / "words.png", "one", "two", "three"
-    )
-    assert (tmp_path / "words.png").read_bytes().startswith(b"\x89PNG")
+    picture = tmp_path / "words.png"
+    word_map.main(models.directory(tmp_path / "gpt2"), picture, "one", "two", "three")
+    assert picture.read_bytes().startswith(b"\x89PNG")

@@ -1,23 +1,16 @@
 """Runs of the examples as a user starts them: a page, an example's name in place of a part, a few
 steps."""
 
-import json
-
-import jax
-import numpy as np
-
 import flaxformer_lite
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.config import ExperimentConfig, from_config_dict
 from flaxformer_lite.runs.report import metrics
 from tests.training import tiny_runs
 
-SMALL = {
+OF_ALL = {  # pages
     "model.d_model": 32,
     "model.num_heads": 2,
     "model.mlp_dim": 48,
-    "model.decoder_layers": 2,
-    "model.max_length": 64,
     "model.vocab_size": 0,
     "model.dropout": 0.0,
     "data.tokenizer.name": "bytes",
@@ -35,6 +28,7 @@ SMALL = {
     "optimizer.warmup_steps": 1,
     "mesh.data": 1,
 }
+SMALL = OF_ALL | {"model.decoder_layers": 2, "model.max_length": 64}
 
 
 def experiment_dict(folder, page="gpt2_tiny", **changes):
@@ -48,19 +42,3 @@ def train(folder, **changes):
     cfg = from_config_dict(ExperimentConfig, experiment_dict(folder, **changes))
     flaxformer_lite.run(cfg, folder / "run")
     return cfg, metrics.read(folder / "run" / "metrics.jsonl")
-
-
-def resolved(folder):
-    return json.loads((folder / "run" / "config.json").read_text())["config"]
-
-
-def paths(params):
-    return {
-        "/".join(key.key for key in keys) for keys, _ in jax.tree_util.tree_leaves_with_path(params)
-    }
-
-
-def leaf(params, path):
-    for key in path.split("/"):
-        params = params[key]
-    return np.asarray(params)

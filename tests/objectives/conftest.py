@@ -1,7 +1,6 @@
 """Records of a small text as objectives see them."""
 
 import functools
-import json
 import random
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 from flaxformer_lite import registry
 from flaxformer_lite.config import DataConfig, TokenizerConfig
 from flaxformer_lite.data.corpus import open_corpus, open_records
+from tests.objectives.tables import write_rows
 
 
 @pytest.fixture(scope="session")
@@ -20,18 +20,15 @@ def small_text(tmp_path_factory):
     draw = random.Random(1)
     alphabets = ["abcdefghij", "klmnopqrst", "uvwxyzäöüß", "0123456789", "ABCDEFGHIJ", "KLMNOPQRST"]
     texts = []
-    for number in range(60):
-        letters = alphabets[number % len(alphabets)]
-        words = [
-            "".join(draw.choices(letters, k=draw.randint(1, 7)))
-            for _ in range(draw.choice([1, 2, 4, 9, 40]))
-        ]
+    for letters in alphabets * 10:
+        count = draw.choice([1, 2, 4, 9, 40])
+        words = ("".join(draw.choices(letters, k=draw.randint(1, 7))) for _ in range(count))
         texts.append(" ".join(words))
-    lines = [
-        {"text": text, "source": text, "target": text[::-1][: draw.randint(1, 60)]}
-        for text in texts
-    ]
-    (folder / "text.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rows = []
+    for text in texts:
+        target = text[::-1][: draw.randint(1, 60)]
+        rows.append({"text": text, "source": text, "target": target})
+    write_rows(folder / "text.jsonl", rows)
     return folder
 
 

@@ -1,17 +1,16 @@
 """Tasks on made rows of whole words, trained through the trainer on tiny models."""
 
-import json
-
 import tokenizers
 
 import flaxformer_lite
-from flaxformer_lite.config import DataConfig, OptimizerConfig, TokenizerConfig
+from flaxformer_lite.config import DataConfig, MeshConfig, OptimizerConfig, TokenizerConfig
 from flaxformer_lite.data.labelled import open_rows
 from flaxformer_lite.models import bert, gpt2, t5
 from flaxformer_lite.runs.evaluate_file import open_file, open_trained
-from flaxformer_lite.runs.report import metrics
-from flaxformer_lite.runs.start import setup
+from flaxformer_lite.runs.start import initial_state, setup
 from flaxformer_lite.text.tokenizer import HuggingFace
+from tests.objectives import tables
+from tests.objectives.tables import write_rows as write
 from tests.training import tiny_runs
 
 SPECIALS = ["[PAD]", "[EOS]", "[CLS]", "[SEP]", "[UNK]"]
@@ -21,11 +20,6 @@ MODELS = {
     "gpt2": (gpt2.config, {"decoder_layers": 1, "max_length": 32}),
     "t5": (t5.config, {"encoder_layers": 1, "decoder_layers": 1, "head_dim": 16}),
 }
-
-
-def write(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
 
 
 def word_level(words):
@@ -38,21 +32,14 @@ def word_level(words):
 
 def config(folder, objective, rows, family="bert", *, length=16, steps=120, **parts):
     """An experiment on rows, of which the last fifth is held out."""
-    words = sorted({word for row in rows for text in _texts(row) for word in text.split()})
     (folder / "words").mkdir(exist_ok=True)
-    word_level(words).save(folder / "words")
+    word_level(_words(rows)).save(folder / "words")
     cut = len(rows) * 4 // 5
-    train = {
-        "steps": steps,
-        "batch_size": 32,
-        "log_every": 20,
-        "eval_every": steps,
-        "checkpoint_every": steps,
-    }
+    train = dict.fromkeys(("steps", "eval_every", "checkpoint_every"), steps)
     build, sizes = MODELS[family]
     return tiny_runs.config(
         folder,
-        train={**train, "eval_batches": 0},
+        train={**train, "batch_size": 32, "log_every": 20, "eval_batches": 0},
         model=build("tiny", head=objective.head_for(build("tiny").skeleton), **{**SIZES, **sizes}),
         objective=objective,
         data=DataConfig(
@@ -72,14 +59,9 @@ def learn(folder, objective, rows, family="bert", **options):
     cfg = config(folder, objective, rows, family, **options)
     flaxformer_lite.run(cfg, folder / "run")
     ready = setup.prepare_experiment(cfg)
-    records = [
-        record
-        for record in metrics.read(folder / "run" / "metrics.jsonl")
-        if record["split"] == "eval"
-    ]
     task = ready.cfg.objective
     baseline = task.baseline(ready.eval_data, task.fit_baseline(ready.eval_data))
-    return records[-1], baseline[1], folder / "run"
+    return tables.read_split(folder / "run")[-1], baseline[1], folder / "run"
 
 
 def predict(workdir, path):
@@ -91,13 +73,30 @@ def predict(workdir, path):
 
 def encoded(objective, rows, folder, *, length=16, tokenizer=None, skeleton="encoder", fit=True):
     """Records of rows; the tokenizer's words are those of the rows unless one is given."""
-    words = sorted({word for row in rows for text in _texts(row) for word in text.split()})
     path = write(folder / "rows.jsonl", rows)
-    known = tokenizer or word_level(words)
+    known = tokenizer or word_level(_words(rows))
     if fit:
         roles = [column.role for column in objective.columns]
         objective = objective.fit([{role: row.get(role) for role in roles} for row in rows], {})
     return objective, open_rows(path, DataConfig(length=length), objective, known, skeleton)
+
+
+def losses_on_meshes(folder, objective, rows, meshes, **options):
+    """The loss of two steps on one batch, on one device and on each mesh."""
+    losses = []
+    for mesh in ({}, *meshes):
+        parts = MeshConfig(**{"data": 1, **mesh})
+        ready = setup.prepare_experiment(config(folder, objective, rows, mesh=parts, **options))
+        state = initial_state.initial_state(ready.program)
+        batch = next(ready.train_batches(0))
+        for _ in range(2):
+            state, found = ready.program.train_step(state, batch)
+        losses.append(float(found["loss"]))
+    return losses
+
+
+def _words(rows):
+    return sorted({word for row in rows for text in _texts(row) for word in text.split()})
 
 
 def _texts(value):

@@ -1,9 +1,14 @@
 """Small tables for runs of tasks: a run takes a few seconds."""
 
+import dataclasses
 import json
+import types
 
+import jax
 import numpy as np
+import pytest
 
+import flaxformer_lite
 from flaxformer_lite.config import (
     DataConfig,
     ExperimentConfig,
@@ -14,7 +19,11 @@ from flaxformer_lite.config import (
 )
 from flaxformer_lite.data.encoded_rows import encode_rows
 from flaxformer_lite.data.table import Table
+from flaxformer_lite.models import llama
+from flaxformer_lite.runs import loop
+from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.text.tokenizer import Bytes
+from tests.models.tiny import built
 
 TRAIN = {
     "batch_size": 8,
@@ -26,6 +35,19 @@ TRAIN = {
 }
 
 
+def tiny_llama(positions):
+    sizes = {"d_model": 32, "num_heads": 2, "mlp_dim": 48, "decoder_layers": 1}
+    return llama.config("tiny", vocab_size=0, max_length=positions, **sizes)
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def answer(text):
+    return {"role": "assistant", "content": text}
+
+
 def write_rows(path, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)
@@ -33,16 +55,12 @@ def write_rows(path, rows):
 
 def experiment(folder, model, task, rows, *, steps, held=None, length=32, **data):
     """A run of a task on rows, which also holds out `held` or the same rows."""
-    paths = [
-        write_rows(folder / name, part)
-        for name, part in (("train.jsonl", rows), ("eval.jsonl", held or rows))
-    ]
     return ExperimentConfig(
         model=model,
         objective=task,
         data=DataConfig(
-            path=paths[0],
-            eval_path=paths[1],
+            path=write_rows(folder / "train.jsonl", rows),
+            eval_path=write_rows(folder / "eval.jsonl", held or rows),
             cache=str(folder / "cache"),
             length=length,
             tokenizer=TokenizerConfig(name="bytes"),
@@ -54,6 +72,22 @@ def experiment(folder, model, task, rows, *, steps, held=None, length=32, **data
     )
 
 
+def run_and_listen(cfg, workdir):
+    """Runs; returns the tables that the terminal showed, by their titles."""
+    shown = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            loop.Terminal, "rows", lambda self, title, rows, **_: shown.update({title: list(rows)})
+        )
+        flaxformer_lite.run(cfg, workdir)
+    return shown
+
+
+def read_split(workdir, split="eval"):
+    """The records of a run's training, or of its evaluations."""
+    return [r for r in metrics.read(workdir / "metrics.jsonl") if r["split"] == split]
+
+
 def records(task, rows, *, length=32, target_length=0, tokenizer=None):
     """The records of rows by role, one example each."""
     table = Table("rows.jsonl", tuple(rows[0]), rows, "")
@@ -62,11 +96,34 @@ def records(task, rows, *, length=32, target_length=0, tokenizer=None):
     return encode_rows(task, cfg, table, rows, words, task.skeletons[0])
 
 
-def stack(task, records, examples=None):
-    """A batch of examples."""
-    count = range(len(records)) if examples is None else examples
-    made = [task.make_example(records, i, np.random.default_rng(0)) for i in count]
-    return {
-        part: {k: np.stack([m[part][k] for m in made]) for k in made[0][part]}
-        for part in ("inputs", "targets")
-    }
+def data_of(records):
+    """What a task's scores and baseline read, where both splits are these records."""
+    return types.SimpleNamespace(
+        records=records, splits={"train": records, "eval": records}, order=np.arange(len(records))
+    )
+
+
+def stack(task, records):
+    """A batch of all examples."""
+    rng = np.random.default_rng(0)
+    made = [task.make_example(records, i, rng) for i in range(len(records))]
+    return jax.tree.map(lambda *xs: np.stack(xs), *made)
+
+
+def check_packed(task, cfg, records, groups):
+    """Joins rows into groups of their numbers, which have the loss of all rows apart."""
+    packed = dataclasses.replace(records, features=task.join(records.features, records))
+    rows = [[one.row for one in joined] for joined in packed.features]
+    again = [[one.row for one in joined] for joined in task.join(packed.features, packed)]
+    assert rows == again == groups
+    model, params = built(cfg)
+
+    @jax.jit
+    def sums(batch):
+        out = model.apply({"params": params}, batch["inputs"], method=task.outputs)
+        return task.loss(out, batch["targets"], chunks=1)
+
+    apart, joined = (sums(stack(task, each)) for each in (records, packed))
+    np.testing.assert_allclose(apart.loss["weights"], joined.loss["weights"], rtol=1e-5)
+    assert apart.weight == joined.weight
+    return apart.weight["weights"]

@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import numpy as np
@@ -58,11 +59,8 @@ def test_best_span_is_that_of_all_pairs():
     draw = np.random.default_rng(0)
     for length, longest in [(1, 5), (7, 3), (9, 9), (12, 40)]:
         start, end = draw.normal(size=(2, length))
-        pairs = {
-            (i, j): start[i] + end[j]
-            for i in range(length)
-            for j in range(i, min(i + longest, length))
-        }
+        ends = itertools.product(range(length), repeat=2)
+        pairs = {(i, j): start[i] + end[j] for i, j in ends if i <= j < i + longest}
         score, *span = best_span(start, end, longest)
         assert tuple(span) == max(pairs, key=pairs.get) and score == max(pairs.values())
     assert best_span(np.zeros(0), np.zeros(0), 5)[0] == -math.inf

@@ -5,7 +5,9 @@ import pytest
 def test_every_token_is_predicted_once_from_its_own_document(create, records_of, generator):
     objective = create("causal_lm")
     records = records_of(objective)
+    eos = records.tokenizer.eos_id
     predicted = []
+    crossings = 0
     for row in range(len(records)):
         example = objective.make_example(records, row, generator())
         inputs = example["inputs"]
@@ -17,24 +19,12 @@ def test_every_token_is_predicted_once_from_its_own_document(create, records_of,
         )
         np.testing.assert_array_equal(segments[1:][counts[:-1]], segments[:-1][counts[:-1]])
         predicted.extend(targets["labels"][counts].tolist())
-    documents = records.document.max() + 1
-    assert len(predicted) == len(records.ids) - documents
-    assert predicted.count(records.tokenizer.eos_id) == documents, (
-        "the end of each document is predicted"
-    )
-
-
-def test_no_label_is_of_the_next_document(create, records_of, generator):
-    objective = create("causal_lm")
-    records = records_of(objective)
-    eos = records.tokenizer.eos_id
-    crossings = 0
-    for row in range(len(records)):
-        example = objective.make_example(records, row, generator())
-        ends = example["inputs"]["input_ids"] == eos
+        ends = inputs["input_ids"] == eos
         crossings += ends.sum()
-        assert not example["targets"]["weights"][ends].any()
-    assert crossings > 20
+        assert not targets["weights"][ends].any(), "no label is of the next document"
+    documents = records.document.max() + 1
+    assert crossings > 20 and len(predicted) == len(records.ids) - documents
+    assert predicted.count(eos) == documents, "the end of each document is predicted"
 
 
 def test_joined_documents_are_one_text_of_which_every_token_is_a_label(
@@ -43,10 +33,8 @@ def test_joined_documents_are_one_text_of_which_every_token_is_a_label(
     joined = create("causal_lm", documents="joined")
     apart = create("causal_lm")
     records = records_of(joined)
-    rows = [
-        [objective.make_example(records, row, generator()) for row in range(len(records))]
-        for objective in (joined, apart)
-    ]
+    count = range(len(records))
+    rows = [[of.make_example(records, i, generator()) for i in count] for of in (joined, apart)]
     predicted = [row["targets"]["labels"][row["targets"]["weights"] > 0] for row in rows[0]]
     np.testing.assert_array_equal(np.concatenate(predicted), records.ids[1:])
     for one, other in zip(*rows, strict=True):

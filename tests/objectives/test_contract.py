@@ -15,18 +15,13 @@ from flaxformer_lite.contrib.word_vectors.word_windows import WordWindows
 from flaxformer_lite.models.skeletons.outputs import Features, Output
 from flaxformer_lite.nn.functions.losses import DeferredLogits
 from flaxformer_lite.objectives.sums import weight_sums
-from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.registry import available, resolve_class
+from tests.objectives.test_tasks import TASKS
 
-OBJECTIVES = [
-    name
-    for name in available("objectives")
-    if not issubclass(resolve_class("objectives", name), Task)
-]
+OBJECTIVES = [name for name in available("objectives") if name not in TASKS]
 PACKED = [
     name for name in OBJECTIVES if not issubclass(resolve_class("objectives", name), WordWindows)
 ]
-PADDED = ("segment_ids", "decoder_segment_ids")
 
 
 @pytest.fixture(params=OBJECTIVES)
@@ -40,9 +35,8 @@ def records(objective, records_of):
 
 
 def leaves(example):
-    return {
-        jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_leaves_with_path(example)
-    }
+    found = jax.tree_util.tree_leaves_with_path(example)
+    return {jax.tree_util.keystr(path): x for path, x in found}
 
 
 def same(a, b):
@@ -51,36 +45,30 @@ def same(a, b):
     return a.keys() == b.keys() and all(np.array_equal(a[key], b[key]) for key in a)
 
 
-def test_the_same_example_for_the_same_seed(objective, records, generator):
+def test_an_example_is_that_of_its_row_and_seed(objective, records, generator):
+    examples = []
     for row in range(len(records)):
         first, second = (objective.make_example(records, row, generator(3, row)) for _ in range(2))
         assert same(first, second)
-
-
-def test_another_example_for_another_row(objective, records, generator):
-    examples = [objective.make_example(records, row, generator(3)) for row in range(5)]
-    assert not any(same(examples[0], other) for other in examples[1:])
+        examples.append(first)
+    assert not any(same(examples[0], other) for other in examples[1:5])
 
 
 def test_fixed_shapes_and_types(objective, records, generator):
     shapes = set()
     for row in range(len(records)):
-        example = leaves(objective.make_example(records, row, generator(row)))
+        made = objective.make_example(records, row, generator(row))
+        example = leaves(made)
         assert all(x.dtype in (np.int32, np.float32, np.bool_) for x in example.values())
         shapes.add(tuple((key, x.shape, x.dtype.name) for key, x in sorted(example.items())))
-    assert len(shapes) == 1
-    assert example["['inputs']['input_ids']"].shape == (records.length,)
-
-
-def test_ids_are_in_the_vocabulary(objective, records, generator):
-    for row in range(len(records)):
-        example = objective.make_example(records, row, generator(row))
-        for x in (example["inputs"]["input_ids"], example["targets"]["labels"]):
+        for x in (made["inputs"]["input_ids"], made["targets"]["labels"]):
             assert x.min() >= 0 and x.max() < records.tokenizer.vocab_size
+    assert len(shapes) == 1
+    assert made["inputs"]["input_ids"].shape == (records.length,)
 
 
 @pytest.mark.parametrize("objective", PACKED, indirect=True)
-def test_padding_has_no_weight_and_is_the_padding_id(objective, records, generator):
+def test_padding_is_last_without_weight_and_the_padding_id(objective, records, generator):
     padded = 0
     for row in range(len(records)):
         example = objective.make_example(records, row, generator(row))
@@ -95,18 +83,11 @@ def test_padding_has_no_weight_and_is_the_padding_id(objective, records, generat
             segments = inputs.get("decoder_segment_ids", inputs["segment_ids"])
             assert (targets["weights"][segments == 0] == 0).all()
         assert set(np.unique(targets["weights"])) <= {0.0, 1.0} and targets["weights"].any()
+        for key in {"segment_ids", "decoder_segment_ids"} & inputs.keys():
+            real = inputs[key][inputs[key] > 0]
+            assert set(np.diff(real)) <= {0, 1} and real[0] == 1, "segments count up"
+            assert (inputs[key][len(real) :] == 0).all()
     assert padded, "the text must have shown padding"
-
-
-@pytest.mark.parametrize("objective", PACKED, indirect=True)
-def test_segments_count_up_and_padding_is_last(objective, records, generator):
-    for row in range(len(records)):
-        inputs = objective.make_example(records, row, generator(row))["inputs"]
-        for key in PADDED:
-            if key in inputs:
-                real = inputs[key][inputs[key] > 0]
-                assert (np.diff(real) >= 0).all() and (np.diff(real) <= 1).all() and real[0] == 1
-                assert (inputs[key][len(real) :] == 0).all()
 
 
 @pytest.mark.parametrize("objective", PACKED, indirect=True)
@@ -122,13 +103,12 @@ def test_a_segment_is_of_one_document(objective, records, generator):
             for number in range(1, inputs.get(f"{prefix}segment_ids", np.zeros(1, int)).max() + 1):
                 ids = inputs[f"{prefix}input_ids"][inputs[f"{prefix}segment_ids"] == number]
                 text = records.tokenizer.decode(ids).replace(" ", "").replace("\ufffd", "")
-                groups = {
+                kinds = {
                     (c.isdigit(), c.isupper(), "k" <= c.lower() <= "t", c.lower() > "t")
                     for c in text
                 }
-                assert len(groups) <= 1 or "masked_positions" in inputs, (
-                    "a random token may be of any kind"
-                )
+                # a random token may be of any kind
+                assert len(kinds) <= 1 or "masked_positions" in inputs
 
 
 @pytest.fixture
@@ -165,11 +145,9 @@ class Made:
 def made(batch, records, generator):
     rng = generator(0)
     count = batch["targets"]["labels"].shape
-    draw = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)  # noqa: E731
-    kernel = draw(records.tokenizer.vocab_size, 8)
-    return Made(
-        draw(*count, 8), kernel, draw(count[0], 2), draw(*batch["inputs"]["input_ids"].shape)
-    )
+    shapes = ((*count, 8), (records.tokenizer.vocab_size, 8), (count[0], 2))
+    drawn = (rng.normal(size=shape) for shape in (*shapes, batch["inputs"]["input_ids"].shape))
+    return Made(*(jnp.asarray(x, jnp.float32) for x in drawn))
 
 
 @pytest.fixture
@@ -191,9 +169,8 @@ def test_losses_and_gradients_of_parts_add_up_to_those_of_the_batch(
     def gradient(kernel, batch, totals, part):
         def loss(kernel):
             rows = jax.tree.map(lambda x: x[part], batch)
-            sums = objective.loss(
-                outputs(made.rows(part).times(kernel), rows), rows["targets"], chunks=1
-            )
+            out = outputs(made.rows(part).times(kernel), rows)
+            sums = objective.loss(out, rows["targets"], chunks=1)
             return sums.mean(totals), sums
 
         return jax.value_and_grad(loss, has_aux=True)(kernel)
@@ -211,9 +188,8 @@ def test_losses_and_gradients_of_parts_add_up_to_those_of_the_batch(
 
 
 def test_a_batch_of_no_weight_loses_nothing(objective, batch, made, outputs):
-    targets = {
-        key: np.zeros_like(x) if x.dtype == np.float32 else x for key, x in batch["targets"].items()
-    }
+    given = batch["targets"]
+    targets = given | {key: 0 * x for key, x in given.items() if x.dtype == np.float32}
 
     def loss(kernel):
         return objective.loss(outputs(made.times(kernel), batch), targets, chunks=1).mean()
@@ -239,9 +215,7 @@ def test_what_is_shown_is_measured_and_the_head_is_one_that_such_models_have(
     assert {metric.name for metric in objective.shown} <= objective.metrics(sums).keys() | of_data
     assert objective.headline.name in objective.metrics(sums), "it is drawn for training too"
     for skeleton in objective.skeletons:
-        families = [
-            registry.resolve("models", name).Model for name in ("gpt2", "bert", "t5", "word2vec")
-        ]
-        assert any(
-            objective.head_for(skeleton) in m.heads for m in families if m.skeleton == skeleton
-        )
+        names = ("gpt2", "bert", "t5", "word2vec")
+        families = [registry.resolve("models", name).Model for name in names]
+        heads = [head for m in families if m.skeleton == skeleton for head in m.heads]
+        assert objective.head_for(skeleton) in heads

@@ -1,37 +1,26 @@
 import dataclasses
+import functools
 import math
 import shutil
-from functools import partial
 
 import jax
 import numpy as np
 import pytest
 
 import flaxformer_lite
-from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.labelled import open_labelled
-from flaxformer_lite.models import llama
 from flaxformer_lite.nn.adapters.lora import LoraConfig
 from flaxformer_lite.objectives.tables.dpo import Dpo
 from flaxformer_lite.runs.evaluate_file import open_file, open_trained
-from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.runs.start import reference
 from tests.models.tiny import built, logits_of
 from tests.objectives import tables
+from tests.objectives.tables import answer, user
 from tests.runs.test_loop import leaves_of
+from tests.training import tiny_runs
 
-LLAMA = llama.config(
-    "tiny", vocab_size=0, d_model=32, num_heads=2, mlp_dim=48, decoder_layers=1, max_length=128
-)
+LLAMA = tables.tiny_llama(128)
 ROWS = [{"prompt": prompt, "chosen": "yes", "rejected": "never"} for prompt in "abcdefgh"]
-
-
-def user(text):
-    return {"role": "user", "content": text}
-
-
-def answer(text):
-    return {"role": "assistant", "content": text}
 
 
 def log_prob(model, params, ids, answers):
@@ -56,12 +45,13 @@ def test_the_loss_of_a_batch_is_equation_7(smoothing):
     start = np.asarray([[-7.0, -4.0], [-2.0, -9.0]], np.float32)
     records = dataclasses.replace(tables.records(task, rows, length=96), reference=start)
     batch = tables.stack(task, records)
-    out = jax.jit(partial(model.apply, method=task.outputs))({"params": params}, batch["inputs"])
+    out = jax.jit(functools.partial(model.apply, method=task.outputs))(
+        {"params": params}, batch["inputs"]
+    )
     sums = task.loss(out, batch["targets"], chunks=3)
 
-    now = np.asarray(
-        [[log_prob(model, params, s.ids, s.answers) for s in pair] for pair in records.features]
-    )
+    by_model = functools.partial(log_prob, model, params)
+    now = np.asarray([[by_model(s.ids, s.answers) for s in pair] for pair in records.features])
     margin = 0.3 * ((now - start)[:, 0] - (now - start)[:, 1])
     right = np.log(1 / (1 + np.exp(-margin)))
     wrong = np.log(1 / (1 + np.exp(margin)))
@@ -76,11 +66,8 @@ def test_the_loss_of_a_batch_is_equation_7(smoothing):
 def test_of_conversations_only_the_last_answer_counts():
     task = Dpo()
     before = [user("a"), answer("b"), user("c")]
-    whole = {
-        "prompt": None,
-        "chosen": [*before, answer("yes")],
-        "rejected": [*before, answer("no")],
-    }
+    sides = {"chosen": [*before, answer("yes")], "rejected": [*before, answer("no")]}
+    whole = {"prompt": None, **sides}
     split = {"prompt": before, "chosen": [answer("yes")], "rejected": "no"}
     a, b = (tables.records(task, [row], length=160).features[0] for row in (whole, split))
     jax.tree.map(np.testing.assert_array_equal, a, b)
@@ -101,9 +88,8 @@ def opened(tmp_path, rows, **how):
 
 
 def test_a_pair_with_a_side_without_answer_is_dropped(tmp_path):
-    _, records, described = opened(
-        tmp_path, [ROWS[0], {"prompt": "a" * 60, "chosen": "b", "rejected": "c"}], length=64
-    )
+    rows = [ROWS[0], {"prompt": "a" * 60, "chosen": "b", "rejected": "c"}]
+    _, records, described = opened(tmp_path, rows, length=64)
     assert records["train"].row_of.tolist() == [0] and "2 rows dropped" in dict(described)["notice"]
 
 
@@ -114,42 +100,21 @@ def test_a_pair_of_which_either_side_is_cut_is_told(side, tmp_path):
     assert "2 examples cut" in dict(described)["notice"]  # of the training and held-out rows
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"prompt": "a", "chosen": "b"}, "needs a column for 'rejected'"),
-        ({"chosen": "b", "rejected": "c"}, "row 1: has no prompt"),
-        (
-            {"prompt": "a", "chosen": 3, "rejected": "c"},
-            "row 1: chosen=3 must be a text, or a list of",
-        ),
-    ],
-)
-def test_rows_that_cannot_be_used(tmp_path, row, message):
-    with pytest.raises(ConfigError, match=message):
-        opened(tmp_path, [row])
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     model = dataclasses.replace(LLAMA, dropout=0.1)
     cfg = tables.experiment(folder, model, Dpo(answer_length=8), ROWS, steps=20, length=80)
-    cfg = dataclasses.replace(
-        cfg, train=dataclasses.replace(cfg.train, eval_every=20, checkpoint_every=10, keep=9)
-    )
+    cfg = tiny_runs.steps(cfg, 20, eval_every=20, checkpoint_every=10, keep=9)
     flaxformer_lite.run(cfg, folder / "run")
     return cfg, folder
 
 
 @pytest.mark.nightly
 def test_a_run_begins_at_its_reference_and_learns_the_preference(finished):
-    before, *_, after = (
-        r for r in metrics.read(finished[1] / "run" / "metrics.jsonl") if r["split"] == "eval"
-    )
-    assert before["margin"] == pytest.approx(0, abs=1e-5) and before["loss"] == pytest.approx(
-        math.log(2), abs=1e-5
-    )
+    before, *_, after = tables.read_split(finished[1] / "run")
+    assert before["margin"] == pytest.approx(0, abs=1e-5)
+    assert before["loss"] == pytest.approx(math.log(2), abs=1e-5)
     assert after["reward_accuracy"] == 1 and after["margin"] > 0.5 and after["loss"] < 0.5
     assert after["chosen_reward"] > after["rejected_reward"]
 
@@ -160,15 +125,13 @@ def test_the_reference_of_matrices_in_few_bits_are_these_matrices(finished, tmp_
     model = dataclasses.replace(cfg.model, quantize="nf4", adapter=LoraConfig(rank=2))
     train = dataclasses.replace(cfg.train, init_from=str(folder / "run"), steps=10)
     flaxformer_lite.run(dataclasses.replace(cfg, model=model, train=train), tmp_path / "run")
-    before, after = (
-        r for r in metrics.read(tmp_path / "run" / "metrics.jsonl") if r["split"] == "eval"
-    )
+    before, after = tables.read_split(tmp_path / "run")
     assert before["loss"] == pytest.approx(math.log(2), abs=1e-5)
     assert after["loss"] < before["loss"]
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("kept", [pytest.param(True, marks=pytest.mark.nightly), False])
+@pytest.mark.parametrize("kept", [True, False])
 def test_a_resumed_run_has_the_same_reference_also_if_its_file_is_gone(finished, tmp_path, kept):
     cfg, folder = finished
     shutil.copytree(folder / "run", tmp_path / "run")
@@ -182,21 +145,18 @@ def test_a_resumed_run_has_the_same_reference_also_if_its_file_is_gone(finished,
 def test_new_rows_are_answered_but_have_no_rewards(finished, tmp_path):
     """evaluate and predict do not know what the starting weights say of them."""
     trained = open_trained(finished[1] / "run")
-    path = tables.write_rows(tmp_path / "new.jsonl", ROWS[:2])
-    data = open_file(trained, path)
+    data = open_file(trained, tables.write_rows(tmp_path / "new.jsonl", ROWS[:2]))
     found, predictions = trained.evaluate(data)
     assert not found and data.objective.baseline(data, {}) is None
-    new = open_file(
-        trained, tables.write_rows(tmp_path / "prompts.jsonl", [{"prompt": "a"}]), predicts=True
-    )
+    path = tables.write_rows(tmp_path / "prompts.jsonl", [{"prompt": "a"}])
+    new = open_file(trained, path, predicts=True)
     told = new.objective.decode(trained.evaluate(new)[1], new.records)
     assert len(predictions["written"]) == 2 and isinstance(told[0]["prediction"], str)
 
 
 def test_the_baseline_is_length(tmp_path):
-    _, records, _ = opened(
-        tmp_path, [*ROWS[:3], {"prompt": "a", "chosen": "longest", "rejected": "no"}], length=96
-    )
-    records = dataclasses.replace(records["eval"], reference=np.zeros((4, 2), np.float32))
-    held = type("Data", (), {"records": records})
-    assert Dpo().baseline(held, {}) == ("preferring the longer answer", 0.25)
+    rows = [*ROWS[:3], {"prompt": "a", "chosen": "longest", "rejected": "no"}]
+    records = opened(tmp_path, rows, length=96)[1]["eval"]
+    records = dataclasses.replace(records, reference=np.zeros((4, 2), np.float32))
+    due = ("preferring the longer answer", 0.25)
+    assert Dpo().baseline(tables.data_of(records), {}) == due

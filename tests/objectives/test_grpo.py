@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import random
+import re
 import shutil
 import time
 from pathlib import Path
@@ -18,7 +19,6 @@ from flaxformer_lite import __main__ as door
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.contrib.time_machine import replay
 from flaxformer_lite.inference.sampler import draw_continuations
-from flaxformer_lite.models import llama
 from flaxformer_lite.nn.adapters.lora import LoraConfig
 from flaxformer_lite.objectives.policy_gradient import compute_advantages, compute_token_losses
 from flaxformer_lite.objectives.rewards.call import call_reward
@@ -31,9 +31,7 @@ from tests.objectives import tables
 from tests.runs.test_loop import leaves_of
 
 BARE = "{{ messages[0].content }}="  # a template of the prompt alone
-LLAMA = llama.config(
-    "tiny", vocab_size=0, d_model=32, num_heads=2, mlp_dim=48, decoder_layers=1, max_length=32
-)
+LLAMA = tables.tiny_llama(32)
 
 
 # --- the equations
@@ -49,12 +47,8 @@ def test_advantages_of_groups():
         found = compute_advantages(jnp.asarray(rewards), normalize=normalize)
         np.testing.assert_allclose(found[0], first, rtol=1e-6)
         assert not np.any(found[1]), "equal rewards say nothing"
-
-
-def test_equal_rewards_have_no_advantage_whatever_their_mean_rounds_to():
-    rewards = jnp.full((1, 3), 0.1, jnp.float32)
-    for normalize in ("std", "none", "leave_one_out"):
-        assert not np.any(compute_advantages(rewards, normalize=normalize))
+        thirds = jnp.full((1, 3), 0.1, jnp.float32)  # whose mean is rounded
+        assert not np.any(compute_advantages(thirds, normalize=normalize))
 
 
 @pytest.mark.parametrize("ratio", ["token", "sequence"])
@@ -64,9 +58,8 @@ def test_the_loss_of_tokens_is_that_of_the_papers(ratio):
     advantages = np.asarray([1.0, -1.0, 0.5, 2.0], np.float32)
     mask = np.arange(5)[None] < np.asarray([5, 3, 0, 1])[:, None]
     options = {"ratio": ratio, "clip_low": 0.1, "clip_high": 0.3, "kl": 0.04}
-    found = compute_token_losses(
-        *map(jnp.asarray, (new, old, advantages, mask, reference)), **options
-    )
+    arrays = map(jnp.asarray, (new, old, advantages, mask, reference))
+    found = compute_token_losses(*arrays, **options)
     for i in range(4):
         ratios = np.exp(new[i] - old[i])
         if ratio == "sequence" and mask[i].any():
@@ -78,9 +71,8 @@ def test_the_loss_of_tokens_is_that_of_the_papers(ratio):
             due = -min(ratios[t] * advantages[i], clipped * advantages[i]) + 0.04 * divergence
             np.testing.assert_allclose(found.loss[i, t], due, rtol=1e-5)
             np.testing.assert_allclose(found.divergence[i, t], divergence, rtol=1e-4)
-            assert bool(found.is_clipped[i, t]) == (
-                clipped * advantages[i] < ratios[t] * advantages[i]
-            )
+            is_clipped = clipped * advantages[i] < ratios[t] * advantages[i]
+            assert bool(found.is_clipped[i, t]) == is_clipped
     assert np.isfinite(found.loss).all()
 
 
@@ -95,28 +87,32 @@ class Given(Grpo):
         return projection
 
 
-@pytest.mark.parametrize("name", REFERENCE)
-def test_losses_and_gradients_are_those_of_trl(name):
+def given(name, update):
+    """A case of trl: its arrays, the task and the inputs of its loss."""
     case = REFERENCE[name]
     arrays = {key: np.asarray(case[key], np.float32) for key in case if key != "options"}
-    group = 4
     length = arrays["new"].shape[1]
-    task = Given(group=group, answer_length=length, **case["options"])
-    answers = arrays["mask"].astype(np.int32).reshape(-1, group, length)
+    task = Given(group=4, answer_length=length, **case["options"])
+    answers = arrays["mask"].astype(np.int32).reshape(-1, 4, length)
     inputs = {
         "labels": answers,
         "answers": answers,
         "log_probs": arrays["old"].reshape(answers.shape),
-        "rewards": arrays["rewards"].reshape(-1, group),
-        "update": np.full(len(answers), int(name != "first update"), np.int32),
+        "rewards": arrays["rewards"].reshape(-1, 4),
+        "update": np.full(len(answers), update, np.int32),
     }
-    targets = {"weights": jnp.asarray(task._weights(answers))}
+    return arrays, task, {key: jnp.asarray(x) for key, x in inputs.items()}
+
+
+@pytest.mark.parametrize("name", REFERENCE)
+def test_losses_and_gradients_are_those_of_trl(name):
+    arrays, task, inputs = given(name, int(name != "first update"))
+    targets = {"weights": jnp.asarray(task._weights(np.asarray(inputs["answers"])))}
     reference = arrays["reference"] if task.kl else None
 
     @jax.jit
     def loss(new):
-        out = Policy(new, reference, {key: jnp.asarray(x) for key, x in inputs.items()})
-        return task.loss(out, targets, chunks=1).mean()
+        return task.loss(Policy(new, reference, inputs), targets, chunks=1).mean()
 
     value, gradient = jax.value_and_grad(loss)(arrays["new"])
     np.testing.assert_allclose(value, arrays["loss"], rtol=1e-5, atol=1e-6)
@@ -126,16 +122,9 @@ def test_losses_and_gradients_are_those_of_trl(name):
 
 def test_the_ratio_of_the_first_update_is_one_whatever_was_computed_before():
     """Two programs' log-probabilities of the same weights may differ in the last bit."""
-    case = REFERENCE["grpo"]
-    new, old, mask = (np.asarray(case[key], np.float32) for key in ("new", "old", "mask"))
-    task = Given(group=4, answer_length=new.shape[1])
-    answers = mask.astype(np.int32).reshape(-1, 4, new.shape[1])
-    inputs = {"labels": answers, "answers": answers, "log_probs": old.reshape(answers.shape)}
-    inputs |= {"rewards": np.asarray(case["rewards"], np.float32).reshape(-1, 4)}
-    inputs |= {"update": np.zeros(len(answers), np.int32)}
-    inputs = {key: jnp.asarray(x) for key, x in inputs.items()}
-    out = Policy(jnp.asarray(new), None, inputs)
-    sums = task.loss(out, {"weights": jnp.ones((len(answers), 4))}, chunks=1)
+    arrays, task, inputs = given("grpo", 0)
+    targets = {"weights": jnp.ones((len(inputs["answers"]), 4))}
+    sums = task.loss(Policy(jnp.asarray(arrays["new"]), None, inputs), targets, chunks=1)
     advantages = compute_advantages(inputs["rewards"], normalize="std").reshape(-1)
     np.testing.assert_allclose(sums.loss["weights"], -advantages.sum(), atol=1e-6)
     assert float(sums.metrics["clipped"][0]) == 0 and float(sums.metrics["drift"][0]) > 0
@@ -152,11 +141,18 @@ def test_all_updates_of_a_step_have_one_rate():
 
 
 def records_of(*written, **columns):
-    made = []
-    for text in written:
-        counts = {"tokens": len(text), "most_tokens": 10, "cut": False}
-        made.append({"prompt": "why?", "written": text, **counts, **columns})
-    return made
+    same = {"prompt": "why?", "most_tokens": 10, "cut": False, **columns}
+    return [{"written": text, "tokens": len(text), **same} for text in written]
+
+
+NUMBER = {"type": "integer", "enum": [1, 2]}
+LIST = {"type": "array", "items": {"enum": ["x"]}}
+OBJECT = {"type": "object", "required": ["a"]}
+SCHEMA = OBJECT | {"properties": {"a": NUMBER, "b": LIST}}
+RIGHT = ('{"a": 1}', '{"a": 2, "b": ["x"]}')
+WRONG = ('{"a": 0}', '{"a": true}', '{"a": 2, "b": ["y"]}', '{"a": 2.5}')
+WRITTEN = dict.fromkeys(RIGHT, 1) | dict.fromkeys(WRONG, 0.5)
+CLOSED = OBJECT | {"additionalProperties": False}
 
 
 @pytest.mark.parametrize(
@@ -166,34 +162,8 @@ def records_of(*written, **columns):
         ("exact_match", {"answer": 12}, {"12": 1, "12.0": 0}),
         ("regex", {"pattern": r"^\d+$"}, {"12": 1, "a1": 0}),
         ("length", {}, {"": 0, "12345": -0.5}),
-        (
-            "json_schema",
-            {"schema": {"type": "object", "required": ["a"], "additionalProperties": False}},
-            {"{}": 0.5, "{": 0, "[1]": 0.5, '{"a": 1}': 0.5},
-        ),
-        (
-            "json_schema",
-            {
-                "schema": json.dumps(
-                    {
-                        "type": "object",
-                        "required": ["a"],
-                        "properties": {
-                            "a": {"type": "integer", "enum": [1, 2]},
-                            "b": {"type": "array", "items": {"enum": ["x"]}},
-                        },
-                    }
-                )
-            },
-            {
-                '{"a": 1}': 1,
-                '{"a": 0}': 0.5,
-                '{"a": true}': 0.5,
-                '{"a": 2, "b": ["x"]}': 1,
-                '{"a": 2, "b": ["y"]}': 0.5,
-                '{"a": 2.5}': 0.5,
-            },
-        ),
+        ("json_schema", {"schema": CLOSED}, {"{}": 0.5, "{": 0, "[1]": 0.5, '{"a": 1}': 0.5}),
+        ("json_schema", {"schema": json.dumps(SCHEMA)}, WRITTEN),
     ],
 )
 def test_rewards(name, columns, due):
@@ -201,52 +171,23 @@ def test_rewards(name, columns, due):
     assert found.dtype == np.float32 and found.tolist() == list(due.values())
 
 
-def raises(records):
-    if any(record["written"] == "b" for record in records):
-        raise KeyError("no such letter")
-    return [1.0] * len(records)
+FAULTY = f"{__name__}:faulty"
+
+
+def faulty(records):
+    """Replaced in each test."""
+
+
+def fails(error, letter=""):
+    def score(records):
+        if any(letter in record["written"] for record in records):
+            raise error
+
+    return score
 
 
 def is_nan(records):
     return [math.nan if record["written"] == "b" else 0.0 for record in records]
-
-
-def is_short(records):
-    return [1.0] * (len(records) - 1)
-
-
-def is_no_number(records):
-    return ["good"] * len(records)
-
-
-def is_none(records):
-    return [None if record["written"] == "b" else 0.0 for record in records]
-
-
-def is_huge(records):
-    return [1e300] * len(records)
-
-
-def is_text(records):
-    return ["1.0"] * len(records)
-
-
-def is_a_generator(records):
-    return (1.0 for _ in records)
-
-
-def ends_with_a_stop(records):
-    raise OSError("no server.")
-
-
-def leaves(records):
-    raise SystemExit("bye")
-
-
-def hangs_alone(records):
-    if len(records) == 1:
-        time.sleep(60)
-    raise ValueError("full")
 
 
 def empties(records):
@@ -255,16 +196,15 @@ def empties(records):
     return [math.nan] * len(records)
 
 
-def is_slow(records):
-    time.sleep(60)
-    return [1.0] * len(records)
+def hangs_alone(records):
+    if len(records) == 1:
+        time.sleep(60)
+    raise ValueError("full")
 
 
 def holds_on(records):
     """An expression that Python's `re` is busy with for longer than anyone waits."""
-    import re
-
-    return [float(bool(re.match(r"(a+)+$", "a" * 60 + "b"))) for _ in records]
+    re.match(r"(a+)+$", "a" * 60 + "b")
 
 
 def takes_all(records):
@@ -275,46 +215,43 @@ def takes_all(records):
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("score", "message"),
     [
         (
-            "raises",
+            fails(KeyError("no such letter"), "b"),
             r"raised KeyError: 'no such letter' \(for 2 of 3 answers, the first.*'b' to 'why",
         ),
-        ("ends_with_a_stop", r"raised OSError: no server \(for 3 of 3"),
-        ("leaves", r"raised SystemExit: bye \(for 3 of 3 answers"),
+        (fails(OSError("no server.")), r"raised OSError: no server \(for 3 of 3"),
+        (fails(SystemExit("bye")), r"raised SystemExit: bye \(for 3 of 3 answers"),
+        (hangs_alone, r"raised ValueError: full \(for 3 answers at once; .*, for none within 0.2"),
         (
-            "hangs_alone",
-            r"raised ValueError: full \(for 3 answers at once; .*, for none within 0.2",
-        ),
-        (
-            "is_nan",
+            is_nan,
             r"is nan \(float\) for 2 of 3 answers, the first of them 'b' to 'why\?'; return a",
         ),
-        ("is_none", r"is None \(NoneType\) for 2 of 3 answers, the first of them 'b' to"),
+        (lambda _: [None] * 3, r"is None \(NoneType\) for 3 of 3 answers, the first of them 'a'"),
         (
-            "is_huge",
+            lambda _: [1e300] * 3,
             r"is 1e\+300 \(float\) for 3 of 3 answers, .*; return a number from -1e\+15 to 1e\+15",
         ),
-        ("is_text", r"is 1.0 \(str\) for 3 of 3 answers"),
-        ("is_short", r"returned a list of shape \(2,\) for 3 answers; return one number for each"),
-        ("is_no_number", r"is good \(str\) for 3 of 3 answers"),
-        ("is_a_generator", r"returned a generator of shape \(\) for 3 answers"),
-        ("is_slow", r"took more than objective.reward_seconds=0.2 for 3 answers"),
-        ("holds_on", r"took more than objective.reward_seconds=0.2"),
-        ("takes_all", r"took more than objective.reward_seconds=0.2"),
+        (lambda _: ["1.0"] * 3, r"is 1.0 \(str\) for 3 of 3 answers"),
+        (lambda _: [1.0] * 2, r"returned a list of shape \(2,\) for 3 answers; return one number"),
+        (lambda records: (1.0 for _ in records), r"returned a generator of shape \(\) for 3"),
+        (lambda _: time.sleep(60), r"took more than objective.reward_seconds=0.2 for 3 answers"),
+        (holds_on, r"took more than objective.reward_seconds=0.2"),
+        (takes_all, r"took more than objective.reward_seconds=0.2"),
     ],
 )
-def test_what_goes_wrong_in_a_reward_is_one_sentence(name, message):
-    named = f"{__name__}:{name}"
-    with pytest.raises(ConfigError, match=f"reward {named}: {message}"):
-        call_reward(named, records_of("a", "b", "b"), 0.2)
+def test_what_goes_wrong_in_a_reward_is_one_sentence(monkeypatch, score, message):
+    monkeypatch.setattr(f"{__name__}.faulty", score)
+    with pytest.raises(ConfigError, match=f"reward {FAULTY}: {message}"):
+        call_reward(FAULTY, records_of("a", "b", "b"), 0.2)
 
 
-def test_a_reward_that_changes_its_records_changes_no_other():
+def test_a_reward_that_changes_its_records_changes_no_other(monkeypatch):
+    monkeypatch.setattr(f"{__name__}.faulty", empties)
     asked = records_of("a", "b")
     with pytest.raises(ConfigError, match=r"is nan .* for 2 of 2 answers, the first of them 'a'"):
-        call_reward(f"{__name__}:empties", asked, 10)
+        call_reward(FAULTY, asked, 10)
     assert asked == records_of("a", "b")
 
 
@@ -358,11 +295,8 @@ def test_options_that_cannot_be(fields, message):
 def letters(count=24):
     """Prompts of two letters, which the answer repeats."""
     rng = random.Random(0)
-    rows = []
-    for _ in range(count):
-        word = "".join(rng.choice("ab") for _ in range(2))
-        rows.append({"prompt": word, "answer": word, "hint": word[0]})
-    return rows
+    words = ["".join(rng.choice("ab") for _ in range(2)) for _ in range(count)]
+    return [{"prompt": word, "answer": word, "hint": word[0]} for word in words]
 
 
 def likes_letters(records):
@@ -400,16 +334,15 @@ def test_a_run_records_what_it_drew(finished):
     _, folder = finished
     collected = metrics.read_collected(folder, STEPS)
     assert sorted(collected) == [1, 2, 3, 4]
-    for record in metrics.read(folder / "metrics.jsonl"):
-        if record["split"] == "train":
-            own = collected[record["step"]]
-            total = np.asarray(own["rewards"][LIKES]) + 0.5 * np.asarray(own["rewards"]["length"])
-            assert record["reward"] == pytest.approx(total.mean(), abs=1e-6)
-            assert record["ratio_gap"] < 1e-5, "drawn with caches and read whole"
-            assert record["cut"] == np.mean(own["cut"])
-            assert record["learning_rate"] == pytest.approx(4e-3 * record["step"] / 20)
-            assert np.shape(own["written"]) == (4, 4) and record["grad_norm"] > 0
-    held = [r for r in metrics.read(folder / "metrics.jsonl") if r["split"] == "eval"]
+    for record in tables.read_split(folder, "train"):
+        own = collected[record["step"]]
+        total = np.asarray(own["rewards"][LIKES]) + 0.5 * np.asarray(own["rewards"]["length"])
+        assert record["reward"] == pytest.approx(total.mean(), abs=1e-6)
+        assert record["ratio_gap"] < 1e-5, "drawn with caches and read whole"
+        assert record["cut"] == np.mean(own["cut"])
+        assert record["learning_rate"] == pytest.approx(4e-3 * record["step"] / 20)
+        assert np.shape(own["written"]) == (4, 4) and record["grad_norm"] > 0
+    held = tables.read_split(folder)
     assert [r["step"] for r in held] == [0, 4] and all("reward" in r for r in held)
 
 
@@ -457,9 +390,8 @@ def test_a_reward_that_is_no_function_of_its_arguments_is_named(tmp_path):
 def test_a_reward_that_fails_ends_the_run_and_loses_nothing(tmp_path, monkeypatch):
     cfg = config(tmp_path)
     monkeypatch.setattr(f"{__name__}.likes_letters", is_nan_at_last(3))
-    with pytest.raises(
-        RunError, match=r"step 3: reward .*likes_letters: is nan .float. for 1 of 16 answers"
-    ):
+    message = r"step 3: reward .*likes_letters: is nan .float. for 1 of 16 answers"
+    with pytest.raises(RunError, match=message):
         flaxformer_lite.run(cfg, tmp_path / "run")
     monkeypatch.undo()
     flaxformer_lite.run(cfg, tmp_path / "run")
@@ -469,13 +401,11 @@ def test_a_reward_that_fails_ends_the_run_and_loses_nothing(tmp_path, monkeypatc
 
 @pytest.mark.nightly
 def test_a_reward_that_fails_for_held_out_answers_names_the_step(tmp_path, monkeypatch):
-    cfg = config(tmp_path, steps=2)
     likes = likes_letters
-    monkeypatch.setattr(
-        f"{__name__}.likes_letters", lambda asked: None if 1 < len(asked) < 16 else likes(asked)
-    )
+    held = lambda asked: None if 1 < len(asked) < 16 else likes(asked)  # noqa: E731
+    monkeypatch.setattr(f"{__name__}.likes_letters", held)
     with pytest.raises(RunError, match=r"evaluation after step 0: reward .*: returned a NoneType"):
-        flaxformer_lite.run(cfg, tmp_path / "run")
+        flaxformer_lite.run(config(tmp_path, steps=2), tmp_path / "run")
 
 
 def is_nan_at_last(step):
@@ -493,24 +423,14 @@ def is_nan_at_last(step):
 
 
 @pytest.mark.nightly
-def test_answers_without_an_end_may_be_left_out(tmp_path):
-    """None of this model has an end, so nothing is learned."""
-    flaxformer_lite.run(config(tmp_path, drop_cut=True, steps=1), tmp_path / "run")
-    (record,) = (
-        r for r in metrics.read(tmp_path / "run" / "metrics.jsonl") if r["split"] == "train"
-    )
-    assert record["cut"] == 1 and record["grad_norm"] == 0 and record["equal_groups"] < 1
-
-
-@pytest.mark.nightly
-def test_groups_of_equal_rewards_are_counted(tmp_path):
-    result = flaxformer_lite.run(
-        config(tmp_path, rewards=("exact_match",), steps=1), tmp_path / "run"
-    )
-    (record,) = [
-        r for r in metrics.read(tmp_path / "run" / "metrics.jsonl") if r["split"] == "train"
-    ]
-    assert record["equal_groups"] == 1 and record["grad_norm"] == 0 and result.steps == 1
+@pytest.mark.parametrize("left_out", [True, False])
+def test_a_step_of_nothing_to_learn_is_counted(tmp_path, left_out):
+    """None of this model's answers has an end, and none is right."""
+    fields = {"drop_cut": True} if left_out else {"rewards": ("exact_match",)}
+    flaxformer_lite.run(config(tmp_path, steps=1, **fields), tmp_path / "run")
+    (record,) = tables.read_split(tmp_path / "run", "train")
+    assert record["cut"] == 1 and record["grad_norm"] == 0
+    assert record["equal_groups"] < 1 if left_out else record["equal_groups"] == 1
 
 
 def test_rewards_are_tried_before_anything_is_compiled(tmp_path, monkeypatch):
@@ -532,14 +452,14 @@ def test_a_held_out_answer_is_rewarded_as_one_of_training(tmp_path):
     assert counts.tolist() == [3, 3] and is_cut.tolist() == [False, True]
 
 
-def test_prompts_without_room_for_an_answer_are_dropped(tmp_path):
+def test_prompts_without_room_for_an_answer_are_dropped():
+    task = Grpo(template=BARE, answer_length=3)
     rows = [*letters(4), {"prompt": "a" * 9, "answer": "b", "hint": "a"}]
-    records = tables.records(Grpo(template=BARE, answer_length=3), rows, length=12)
+    records = tables.records(task, rows, length=12)
     assert records.row_of.tolist() == [0, 1, 2, 3] and records.dropped == 1
-    with pytest.raises(
-        ConfigError, match=r"none of the 1 rows .* raise data.length=12 to 13 or more"
-    ):
-        tables.records(Grpo(template=BARE, answer_length=3), rows[4:], length=12)
+    message = r"none of the 1 rows .* raise data.length=12 to 13 or more"
+    with pytest.raises(ConfigError, match=message):
+        tables.records(task, rows[4:], length=12)
 
 
 def test_dropout_is_refused(tmp_path):
@@ -553,17 +473,13 @@ def test_dropout_is_refused(tmp_path):
 def test_answers_and_updates_are_those_of_one_device(tmp_path, devices):
     """The loss is summed in another order, so that later answers are compared no more."""
     cfg = config(tmp_path, steps=2, train={"accumulate": 1, "checkpoint_every": 1})
-    flaxformer_lite.run(cfg, tmp_path / "one")
     mesh = dataclasses.replace(cfg.mesh, data=devices)
-    flaxformer_lite.run(dataclasses.replace(cfg, mesh=mesh), tmp_path / "several")
-    one, several = (
-        metrics.read_collected(tmp_path / name, STEPS)[1] for name in ("one", "several")
-    )
+    folders = [tmp_path / "one", tmp_path / "several"]
+    for folder, each in zip(folders, (cfg, dataclasses.replace(cfg, mesh=mesh)), strict=True):
+        flaxformer_lite.run(each, folder)
+    one, several = (metrics.read_collected(folder, STEPS)[1] for folder in folders)
     assert one["written"] == several["written"] and one["rewards"] == several["rewards"]
-    one, several = (
-        next(r for r in metrics.read(tmp_path / name / "metrics.jsonl") if r["split"] == "train")
-        for name in ("one", "several")
-    )
+    one, several = (tables.read_split(folder, "train")[0] for folder in folders)
     for name in ("loss", "grad_norm", "reward", "entropy"):
         assert one[name] == pytest.approx(several[name], rel=1e-4, abs=1e-6)
 
@@ -577,9 +493,7 @@ def test_an_adapter_learns_near_the_weights_that_it_starts_from(finished, tmp_pa
     cfg = config(tmp_path, steps=2, model=model, train={"init_from": str(folder)}, **fields)
     optimizer = tables.OptimizerConfig(learning_rate=0.1, warmup_steps=0, schedule="constant")
     flaxformer_lite.run(dataclasses.replace(cfg, optimizer=optimizer), tmp_path / "run")
-    first, second = (
-        r for r in metrics.read(tmp_path / "run" / "metrics.jsonl") if r["split"] == "train"
-    )
+    first, second = tables.read_split(tmp_path / "run", "train")
     assert first["divergence"] < 1e-9 < second["divergence"]
     assert first["ratio_gap"] < 1e-5, "at temperature 1, whatever that of the answers"
 
@@ -593,10 +507,8 @@ def test_a_sampler_that_draws_from_another_model_is_found(tmp_path, monkeypatch)
         return drawn
 
     monkeypatch.setattr(stepping, "draw_continuations", draw)
-    message = (
-        "step 1: the probability of token 2 of answer 3 to row 1 of the batch is 9.5e-02 of it"
-    )
-    with pytest.raises(RunError, match=message):
+    said = "step 1: the probability of token 2 of answer 3 to row 1 of the batch is 9.5e-02 of it"
+    with pytest.raises(RunError, match=said):
         flaxformer_lite.run(config(tmp_path), tmp_path / "run")
 
 
@@ -604,5 +516,5 @@ def test_a_sampler_that_draws_from_another_model_is_found(tmp_path, monkeypatch)
 def test_in_bfloat16_the_ratio_to_the_sampler_is_told(tmp_path):
     model = dataclasses.replace(LLAMA, dtype="bfloat16")
     flaxformer_lite.run(config(tmp_path, model=model, updates=2), tmp_path / "run")
-    records = [r for r in metrics.read(tmp_path / "run" / "metrics.jsonl") if r["split"] == "train"]
+    records = tables.read_split(tmp_path / "run", "train")
     assert all(r["ratio_gap"] >= r["mean_ratio_gap"] > 0 for r in records)

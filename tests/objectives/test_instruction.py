@@ -1,80 +1,45 @@
 import dataclasses
 import importlib
 import json
+import types
 
-import jax
 import numpy as np
 import pytest
 import tokenizers
 from tokenizers import models, pre_tokenizers
 
-import flaxformer_lite
 from flaxformer_lite.cli.convert import convert
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.labelled import open_labelled
 from flaxformer_lite.model_details import load_tokenizer
-from flaxformer_lite.models import build_model, llama
+from flaxformer_lite.models import build_model
 from flaxformer_lite.objectives.tables.chat import PLAIN
 from flaxformer_lite.objectives.tables.instruction import Instruction
 from flaxformer_lite.pretrained import chat
 from flaxformer_lite.pretrained.companions import publish_tokenizer
 from flaxformer_lite.pretrained.tokenizer import framed
-from flaxformer_lite.runs import loop
-from flaxformer_lite.runs.evaluate_file import open_file, open_trained
-from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.runs.start.adopt import read_experiment
 from flaxformer_lite.text import tokenizer as plain
-from tests.models.tiny import built
-from tests.objectives import tables
+from tests.objectives import learned, tables
+from tests.objectives.tables import answer, user
+from tests.training import tiny_runs
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content | trim }}<|im_end|>{{ '\\n' }}{%"
     " endfor %}{% if add_generation_prompt %}<|im_start|>assistant {% endif %}"
 )
 SPECIALS = ["[PAD]", "[EOS]", "<|im_start|>", "<|im_end|>"]
-WORDS = [
-    "[UNK]",
-    *[
-        "user",
-        "assistant",
-        "system",
-        "why",
-        "because",
-        "so",
-        "what",
-        "then",
-        "a",
-        "b",
-        "c",
-        "d",
-        "<",
-        "|",
-        "im_end",
-        ">",
-        "|>",
-        "<|",
-    ],
-]
-LLAMA = llama.config(
-    "tiny", vocab_size=0, d_model=32, num_heads=2, mlp_dim=48, decoder_layers=1, max_length=64
-)
+TEXTS = "user assistant system why because so what then a b c d < | im_end > |> <|"
+LLAMA = tables.tiny_llama(64)
 ANSWERS = {"a": "one two", "b": "three", "c": "four five", "d": "six"}
 ROWS = [{"prompt": letter, "response": text} for letter, text in ANSWERS.items()]
 COLUMNS = {"messages": None, "prompt": None, "context": None, "response": None}
 EXTRA = {"tools": None, "documents": None, "chat_template_kwargs": None}
 
 
-def user(text):
-    return {"role": "user", "content": text}
-
-
-def answer(text):
-    return {"role": "assistant", "content": text}
-
-
 @pytest.fixture(scope="module")
 def words():
-    vocab = {word: i for i, word in enumerate([*SPECIALS, *WORDS])}
+    vocab = {word: i for i, word in enumerate([*SPECIALS, "[UNK]", *TEXTS.split()])}
     made = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
     made.pre_tokenizer = pre_tokenizers.Whitespace()
     made.add_special_tokens(SPECIALS)
@@ -130,10 +95,7 @@ def test_prompts_are_those_of_generate(words):
     records = records_of(task, [{"messages": turns}], length=48, tokenizer=words)
     assert task.prompt(records, 0).tolist() == chat.encode(framed(words, "decoder", CHATML), turns)
     assert task.prompt_and_reference(records, 0) == ("what", None)
-    assert task.limits(records)["eos_token_id"] == (
-        1,
-        3,
-    )
+    assert task.limits(records)["eos_token_id"] == (1, 3)
 
 
 def test_a_template_without_special_tokens_and_bytes():
@@ -148,27 +110,10 @@ def test_a_template_without_special_tokens_and_bytes():
 
 
 def test_packed_rows_have_the_loss_of_their_conversations():
-    task = Instruction()
-    model, params = built(dataclasses.replace(LLAMA, vocab_size=384))
-    records = records_of(task, ROWS, length=64)
-    packed = dataclasses.replace(records, features=task.join(records.features, records))
-    assert [len(feature) for feature in packed.features] == [2, 2]
-    one = tables.stack(task, records)
-    many = tables.stack(task, packed)
-
-    @jax.jit
-    def sums(batch):
-        out = model.apply({"params": params}, batch["inputs"], method=task.outputs)
-        return task.loss(out, batch["targets"], chunks=1)
-
-    a = sums(one)
-    b = sums(many)
-    assert (
-        a.weight["weights"]
-        == b.weight["weights"]
-        == sum(len(text) + 1 for text in ANSWERS.values())
-    )
-    np.testing.assert_allclose(a.loss["weights"], b.loss["weights"], rtol=1e-5)
+    records = records_of(Instruction(), ROWS, length=64)
+    cfg = dataclasses.replace(LLAMA, vocab_size=384)
+    count = tables.check_packed(Instruction(), cfg, records, [[0, 1], [2, 3]])
+    assert count == sum(len(text) + 1 for text in ANSWERS.values())
 
 
 def opened(tmp_path, rows, **how):
@@ -180,29 +125,8 @@ def test_long_conversations_are_cut_or_dropped_and_counted(tmp_path):
     rows = [ROWS[0], {"prompt": "a", "response": "x" * 90}, {"prompt": "y" * 90, "response": "x"}]
     _, records, described = opened(tmp_path, rows, length=40)
     assert records["train"].row_of.tolist() == [0, 1]
-    assert "2 examples cut at data.length=40 tokens, 2 rows dropped" in dict(described)["notice"], (
-        "in both splits"
-    )
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        (
-            {"response": "a"},
-            r"row 1:.*no messages.*column.*--config.data.columns",
-        ),
-        ({"messages": [{"role": "user"}]}, "row 1: messages=.* must be a text, or a list of"),
-        ({"messages": "[{"}, r"row 1: messages.*JSON"),
-        ({"messages": "[\n {"}, r"row 1: messages.*JSON"),
-        ({"messages": '[{"a":' * 100_000}, r"row 1: messages.*JSON"),
-        ({"prompt": 3, "response": "a"}, "row 1: prompt=3 is not a text"),
-        ({"prompt": "a", "response": 3}, "row 1: response=3 is not a text"),
-    ],
-)
-def test_rows_that_cannot_be_used(tmp_path, row, message):
-    with pytest.raises(ConfigError, match=message):
-        opened(tmp_path, [row])
+    # in both splits
+    assert "2 examples cut at data.length=40 tokens, 2 rows dropped" in dict(described)["notice"]
 
 
 def test_of_a_template_that_drops_an_answer_what_it_writes_is_learned():
@@ -213,15 +137,13 @@ def test_of_a_template_that_drops_an_answer_what_it_writes_is_learned():
 
 
 def test_what_is_marked_is_learned_and_a_template_without_marks_is_refused(words):
-    marked_only = CHATML.replace(
-        "{{ m.content | trim }}", "{% generation %}{{ m.content }}{% endgeneration %}"
-    )
-    told = marked(
-        Instruction(template=marked_only, learn="marked"), [user("a"), answer("b")], words
-    )
+    turns = [user("a"), answer("b")]
+    marks = "{% generation %}{{ m.content }}{% endgeneration %}"
+    template = CHATML.replace("{{ m.content | trim }}", marks)
+    told = marked(Instruction(template=template, learn="marked"), turns, words)
     assert " ".join(told[:4]) == "<|im_start|> user [a] <|im_end|>" and "[b]" in told
     with pytest.raises(ConfigError, match=r"learn='marked'.*no \{% generation %\}"):
-        marked(Instruction(template=CHATML, learn="marked"), [user("a"), answer("b")], words)
+        marked(Instruction(template=CHATML, learn="marked"), turns, words)
 
 
 def test_only_the_last_answer_is_learned_where_this_is_asked(words):
@@ -231,11 +153,8 @@ def test_only_the_last_answer_is_learned_where_this_is_asked(words):
 
 
 def test_thoughts_of_earlier_turns_that_a_template_strips_leave_the_answers(words):
-    template = CHATML.replace(
-        "{{ m.content | trim }}",
-        "{% if m.reasoning_content and loop.last %}{{ m.reasoning_content }} {% endif %}"
-        "{{ m.content }}",
-    )
+    thought = "{% if m.reasoning_content and loop.last %}{{ m.reasoning_content }} {% endif %}"
+    template = CHATML.replace("{{ m.content | trim }}", thought + "{{ m.content }}")
     first = answer("b") | {"reasoning_content": "why"}
     last = answer("d") | {"reasoning_content": "because"}
     told = marked(Instruction(template=template), [user("a"), first, user("c"), last], words)
@@ -261,42 +180,40 @@ def test_tools_calls_and_variables_reach_the_template(as_text, words):
     if as_text:  # as in parquet, whose columns have one type
         calls = json.dumps(calls)
     call = {"role": "assistant", "tool_calls": calls}
-    row = {
-        "messages": [user("a"), call],
-        "tools": [{"name": "what"}],
-        "chat_template_kwargs": {"style": "then"},
-    }
-    piece = records_of(
-        Instruction(template=template), [EXTRA | row], length=48, tokenizer=words
-    ).features[0][0]
+    row = {"messages": [user("a"), call], "tools": [{"name": "what"}]}
+    row = EXTRA | row | {"chat_template_kwargs": {"style": "then"}}
+    records = records_of(Instruction(template=template), [row], length=48, tokenizer=words)
+    piece = records.features[0][0]
     told = [words.library.id_to_token(int(i)) for i in piece.ids]
     assert told[:2] == ["what", "then"] and "so" in told
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
+    ("turn", "tools", "message"),
     [
         (
-            {"messages": [user("a"), {"role": "assistant", "tool_calls": [{"arguments": "{"}]}]},
-            "row 1: the arguments of a tool call in messages: must be JSON, not '{'",
+            {"role": "assistant", "tool_calls": [{"arguments": "{"}]},
+            None,
+            "the arguments of a tool call in messages: must be JSON, not '{'",
         ),
         (
-            {"messages": [user("a"), {"role": "assistant", "tool_calls": "[{"}]},
-            r"row 1: the tool calls in messages: must be JSON, not '\[{'",
+            {"role": "assistant", "tool_calls": "[{"},
+            None,
+            r"the tool calls in messages: must be JSON, not '\[{'",
         ),
-        ({"messages": [user("a"), answer("b")], "tools": "{"}, "row 1: tools: must be JSON"),
-        ({"messages": [user("a"), answer("b")], "tools": "3"}, "row 1: tools=.*JSON list"),
+        (answer("b"), "{", "tools: must be JSON"),
+        (answer("b"), "3", "tools=.*JSON list"),
     ],
 )
-def test_a_tool_that_is_no_json_is_one_sentence(row, message):
-    with pytest.raises(ConfigError, match=message):
+def test_a_tool_that_is_no_json_is_one_sentence(turn, tools, message):
+    row = {"messages": [user("a"), turn], "tools": tools}
+    with pytest.raises(ConfigError, match=f"row 1: {message}"):
         records_of(Instruction(), [EXTRA | row])
 
 
 def test_roles_that_a_template_refuses_are_told_in_its_words(tmp_path):
-    template = (
-        "{% if messages[0].role != 'user' %}{{ raise_exception('no system role') }}{% endif %}a"
-    )
+    refusing = "{{ raise_exception('no system role') }}"
+    template = f"{{% if messages[0].role != 'user' %}}{refusing}{{% endif %}}a"
     task = Instruction(packed=False, template=template)
     rows = [{"messages": [{"role": "system", "content": "a"}, answer("b")]}]
     cfg = tables.experiment(tmp_path, LLAMA, task, rows, steps=1).data
@@ -309,37 +226,25 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     task = Instruction(answer_length=12)
     cfg = tables.experiment(folder, LLAMA, task, ROWS * 8, held=ROWS, steps=60, length=64)
-    cfg = dataclasses.replace(
-        cfg,
-        train=dataclasses.replace(cfg.train, eval_every=60),
-        optimizer=dataclasses.replace(cfg.optimizer, learning_rate=1e-2, warmup_steps=5),
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        lines = []
-        patch.setattr(
-            loop.Terminal, "rows", lambda self, title, rows, **_: lines.append((title, list(rows)))
-        )
-        flaxformer_lite.run(cfg, folder / "run")
-    return folder / "run", dict(lines)
+    optimizer = dataclasses.replace(cfg.optimizer, learning_rate=1e-2, warmup_steps=5)
+    cfg = dataclasses.replace(tiny_runs.steps(cfg, 60, eval_every=60), optimizer=optimizer)
+    return folder / "run", tables.run_and_listen(cfg, folder / "run")
 
 
 @pytest.mark.nightly
 def test_a_run_learns_to_answer(run):
     workdir, said = run
-    before, *_, after = (r for r in metrics.read(workdir / "metrics.jsonl") if r["split"] == "eval")
+    before, *_, after = tables.read_split(workdir)
     assert before["nll"] > 4 and after["nll"] < 0.2
     result = dict(said["result"])
-    assert (
-        "WORSE" not in result["unigram baseline"] and result["compilations"] == "0 after step two"
-    )
+    assert "WORSE" not in result["unigram baseline"]
+    assert result["compilations"] == "0 after step two"
     assert dict(said["written"])["written"] == dict(said["written"])["reference"]
 
 
 def test_new_prompts_are_answered(run, tmp_path):
     path = tables.write_rows(tmp_path / "new.jsonl", [{"prompt": "c"}, {"prompt": "a"}])
-    trained = open_trained(run[0])
-    data = open_file(trained, path, predicts=True)
-    told = data.objective.decode(trained.evaluate(data)[1], data.records)
+    told = learned.predict(run[0], path)
     assert [row["prediction"] for row in told] == [ANSWERS["c"], ANSWERS["a"]]
 
 
@@ -367,12 +272,8 @@ def test_the_baseline_is_of_the_headline():
     """A score of what is written is compared with copying the prompt, not with the unigrams'
     loss."""
     task = Instruction(scored_by="bleu")
-    rows = [
-        {"prompt": "so it is then", "response": "so it is then"},
-        {"prompt": "a", "response": "b"},
-    ]
-    held = type("Data", (), {"records": records_of(task, rows, length=64), "order": np.arange(1)})
-    assert task.headline.name == "bleu" and task.baseline(held, task.fit_baseline(held)) == (
-        "copying the source",
-        pytest.approx(100),
-    )
+    same = {"prompt": "so it is then", "response": "so it is then"}
+    records = records_of(task, [same, {"prompt": "a", "response": "b"}], length=64)
+    held = types.SimpleNamespace(records=records, order=np.arange(1))
+    due = ("copying the source", pytest.approx(100))
+    assert task.headline.name == "bleu" and task.baseline(held, task.fit_baseline(held)) == due

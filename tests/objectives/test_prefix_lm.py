@@ -22,12 +22,8 @@ def test_the_loss_is_on_the_rest_only(create, records_of, generator):
 def test_prefixes_are_of_all_lengths(create, records_of, generator):
     objective = create("prefix_lm")
     records = records_of(objective)
-    row = next(
-        r for r in range(len(records)) if len(records.row(r)) == 1 and len(records.row(r)[0]) == 49
-    )
-    lengths = [
-        objective.make_example(records, row, generator(n))["inputs"]["prefix_mask"].sum()
-        for n in range(2000)
-    ]
+    row = next(r for r in range(len(records)) if list(map(len, records.row(r))) == [49])
+    made = (objective.make_example(records, row, generator(n)) for n in range(2000))
+    lengths = [example["inputs"]["prefix_mask"].sum() for example in made]
     counts = np.bincount(lengths, minlength=49)[1:49]
     assert counts.min() > 15 and counts.max() < 80, "uniform in 1 .. 48: 42 of each"

@@ -1,6 +1,4 @@
-import functools
 import json
-import random
 from pathlib import Path
 
 import jax
@@ -12,13 +10,10 @@ from flaxformer_lite import load_pretrained
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.objectives.tables.question_answering import QuestionAnswering
 from tests.marks import daily
-from tests.objectives import learned
+from tests.objectives import learned, tables
 
-ROW = {
-    "question": "who ?",
-    "context": "a b c d e f g",
-    "answers": {"text": ["d e"], "answer_start": [6]},
-}
+CONTEXT = {"question": "who ?", "context": "a b c d e f g"}
+ROW = CONTEXT | {"answers": {"text": ["d e"], "answer_start": [6]}}
 NONE = {"question": "who ?", "context": "b c", "answers": {"text": [], "answer_start": []}}
 
 
@@ -37,11 +32,8 @@ def test_windows_of_a_long_context(tmp_path):
     words = [row_words(records, i) for i in range(len(records))]
     assert words == ["a b c", "c d e", "e f g"]  # [CLS] who ? [SEP] x x x [SEP]
     examples = [task.make_example(records, i, None) for i in range(3)]
-    assert [(int(e["targets"]["start"]), int(e["targets"]["end"])) for e in examples] == [
-        (0, 0),
-        (5, 6),
-        (0, 0),
-    ]
+    spans = [(int(e["targets"]["start"]), int(e["targets"]["end"])) for e in examples]
+    assert spans == [(0, 0), (5, 6), (0, 0)]
     assert examples[1]["inputs"]["token_type_ids"].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
     assert records.row_of.tolist() == [0, 0, 0]
 
@@ -58,17 +50,13 @@ def test_windows_share_at_most_half_of_their_tokens(tmp_path, length, stride, du
 
 def row_words(records, index):
     row = records.features[index].row
-    return " ".join(
-        records.rows[0]["context"][b:e]
-        for b, e, p in zip(row.start, row.end, row.part, strict=True)
-        if p == 1
-    )
+    spans = zip(row.start, row.end, row.part, strict=True)
+    return " ".join(records.rows[0]["context"][b:e] for b, e, part in spans if part == 1)
 
 
 def test_a_decoder_says_none_behind_the_context(tmp_path):
-    _, records = learned.encoded(
-        QuestionAnswering(stride=0), [ROW, NONE], tmp_path, length=10, skeleton="decoder"
-    )
+    options = {"length": 10, "skeleton": "decoder"}
+    _, records = learned.encoded(QuestionAnswering(stride=0), [ROW, NONE], tmp_path, **options)
     row, none = (records.features[i] for i in range(2))
     assert row.row.ids[-1] == records.tokenizer.eos_id and row.none == len(row.row.ids) - 1
     assert (row.start, row.end) == (5, 6) and (none.start, none.end) == (4, 4)
@@ -79,9 +67,8 @@ def test_a_long_question_is_cut(tmp_path):
     _, records = learned.encoded(QuestionAnswering(question_length=3), rows, tmp_path)
     assert (records.features[0].row.part == 0).sum() == 3
     _, records = learned.encoded(QuestionAnswering(), rows, tmp_path, length=7)
-    assert (records.features[0].row.part == 0).sum() == 2 and (
-        records.features[0].row.part == 1
-    ).sum() == 2
+    part = records.features[0].row.part
+    assert (part == 0).sum() == (part == 1).sum() == 2
 
 
 def test_the_best_span_of_all_windows_is_the_answer(tmp_path):
@@ -105,22 +92,12 @@ def test_none_is_the_answer_if_all_windows_say_so(tmp_path, threshold, due):
 
 def test_scores_and_baseline(tmp_path):
     task, records = learned.encoded(QuestionAnswering(stride=1), [ROW, NONE], tmp_path, length=8)
-    data = type("Data", (), {"records": records, "splits": {"train": records, "eval": records}})
+    data = tables.data_of(records)
     found = task.scores(logits(records, (1, 5, 5, 9), (3, 0, 0, 9)), np.arange(4), data)
     assert found == pytest.approx({"f1": (2 / 3 + 1) / 2, "exact": 0.5})
     one = {name: values[1:2] for name, values in logits(records, (1, 5, 6, 9)).items()}
     assert task.scores(one, np.asarray([1]), data)["f1"] == 1  # of the evaluated windows alone
     assert task.baseline(data, task.fit_baseline(data)) == ("no answer", 0.5)
-
-
-def test_loss_is_that_of_transformers():
-    model, params = load_pretrained("tests/fixtures/bert_question_answering")
-    ids = np.arange(5, 21).reshape(2, 8)
-    compute = jax.jit(functools.partial(model.apply, method=QuestionAnswering().outputs))
-    outputs = compute({"params": params}, {"input_ids": ids})
-    targets = {"start": jnp.asarray([2, 0]), "end": jnp.asarray([5, 0]), "weights": jnp.ones(2)}
-    sums = QuestionAnswering().loss(outputs, targets, chunks=1)
-    assert float(sums.mean()) == pytest.approx(2.3043417930603027, rel=1e-5)
 
 
 # From transformers 5.23: the loss, and the norm of its gradient, of the batch below.
@@ -164,79 +141,6 @@ def test_padding_counts_as_in_transformers(family):
     value, grads = loss(params)
     norm = np.sqrt(sum(np.square(leaf).sum() for leaf in jax.tree.leaves(grads)))
     np.testing.assert_allclose((value, norm), PADDED[family], rtol=1e-5)
-
-
-def colours(count, *, unanswerable):
-    """Contexts with a red and a blue thing, of which the question asks for one; some lack it."""
-    draw = random.Random(0)
-    rows = []
-    for _ in range(count):
-        things = {"red": draw.choice(["r1 r2", "r3"]), "blue": draw.choice(["b1 b2", "b3"])}
-        asked = draw.choice(["red", "blue"])
-        has = not unanswerable or draw.random() < 0.6
-        parts = (
-            [*things.values()]
-            if has
-            else [text for colour, text in things.items() if colour != asked]
-        )
-        parts += draw.choices("xyz", k=8)
-        draw.shuffle(parts)
-        rows.append(
-            {"question": asked, "context": " ".join(parts), "answers": things[asked] if has else ""}
-        )
-    return rows
-
-
-@pytest.mark.parametrize(
-    ("family", "unanswerable"),
-    [
-        ("bert", True),
-        pytest.param("gpt2", False, marks=pytest.mark.nightly),
-        pytest.param("t5", False, marks=pytest.mark.nightly),
-    ],
-)
-@pytest.mark.nightly
-def test_learns_to_find_what_is_asked_for(tmp_path, family, unanswerable):
-    rows = colours(400, unanswerable=unanswerable)
-    found, baseline, workdir = learned.learn(
-        tmp_path, QuestionAnswering(stride=4), rows, family, length=14, steps=300
-    )
-    assert baseline < 0.6 and found["f1"] > 0.9 and found["exact"] > 0.85
-    new = learned.write(
-        tmp_path / "new.jsonl", [{k: row[k] for k in ("question", "context")} for row in rows[-20:]]
-    )
-    told = learned.predict(workdir, new)
-    assert (
-        np.mean(
-            [one["prediction"] == row["answers"] for one, row in zip(told, rows[-20:], strict=True)]
-        )
-        > 0.7
-    )
-    assert all(0 < one["probability"] <= 1 for one in told)
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([{"question": "q", "answers": "a"}], "needs a column for 'context'"),
-        ([{"question": 7, "context": "a", "answers": "a"}], "row 1: question=7 is not a text"),
-        (
-            [{"question": "q", "context": None, "answers": "a"}],
-            "row 1 has no context; .*data.drop_incomplete",
-        ),
-        ([{"question": "q", "context": "a", "answers": None}], "row 1 has no answers; remove it"),
-        (
-            [{"question": "q", "context": "a", "answers": "b"}],
-            r"row 1:.*not have the answer.*'b'",
-        ),
-        ([{"question": "q", "context": "a", "answers": ""}], "no question has an answer"),
-    ],
-)
-def test_unusable_rows_are_refused_in_a_sentence(tmp_path, rows, message):
-    cfg = learned.config(tmp_path, QuestionAnswering(), [ROW] * 5)
-    learned.write(tmp_path / "train.jsonl", rows)
-    with pytest.raises(ConfigError, match=message):
-        learned.setup.prepare_experiment(cfg)
 
 
 def test_a_row_without_room_is_refused(tmp_path):

@@ -13,7 +13,7 @@ import flaxformer_lite
 from flaxformer_lite import load_pretrained, save_pretrained
 from flaxformer_lite.checkpoints import run_inputs, workdir
 from flaxformer_lite.cli import convert
-from flaxformer_lite.config import ConfigError
+from flaxformer_lite.config import ConfigError, TokenizerConfig
 from flaxformer_lite.models import bert, deberta_v2, electra
 from flaxformer_lite.models.skeletons.outputs import Features, Output
 from flaxformer_lite.nn.functions.losses import DeferredLogits
@@ -22,13 +22,9 @@ from flaxformer_lite.training import bound_models
 from tests.models.tiny import logits_of
 from tests.training import tiny_runs
 
-SIZES = tiny_runs.SIZES | {
-    "d_model": 32,
-    "encoder_layers": 1,
-    "max_length": 32,
-    "embedding_size": 16,
-    "head": "pretraining",
-}
+PLAIN = tiny_runs.SIZES | {"d_model": 32, "encoder_layers": 1, "max_length": 32}
+PLAIN["head"] = "pretraining"
+SIZES = PLAIN | {"embedding_size": 16}
 
 
 def config(folder, **parts):
@@ -80,9 +76,8 @@ def test_masked_tokens_are_replaced_and_the_right_guess_counts_as_original(
         ids = example["inputs"]["input_ids"]
         masked = example["inputs"]["masked_ids"]
         hidden = masked == records.tokenizer.mask_id
-        assert (
-            hidden.sum() == example["targets"]["weights"].sum() and (masked == ids)[~hidden].all()
-        )
+        assert hidden.sum() == example["targets"]["weights"].sum()
+        assert (masked == ids)[~hidden].all()
         assert (generated.seen[0] == np.where(hidden, guess, ids)).all()
         assert (np.asarray(out.replaced[0]) == (hidden & (ids != guess))).all()
         sums = objective.loss(out, batch["targets"], chunks=1)
@@ -123,141 +118,31 @@ def test_draws_are_from_the_softmax_and_a_function_of_the_numbers(generator):
     np.testing.assert_allclose(shares, np.asarray(jax.nn.softmax(logits))[0, 0], atol=0.01)
     assert (drawn == np.asarray(draw(projection, uniforms))).all()
     ends = np.float32([[0, np.nextafter(np.float32(1), 0)]])
-    assert draw(DeferredLogits(projection.x[:, :2], projection.kernel_VD), ends).tolist() == [
-        [0, 5]
-    ]
+    two = DeferredLogits(projection.x[:, :2], projection.kernel_VD)
+    assert draw(two, ends).tolist() == [[0, 5]]
 
 
 def test_the_generator_is_a_fraction_of_the_model(create):
     base = electra.config("base", head="pretraining")
     cfg = create("replaced_tokens", generator_size=1 / 3).auxiliary_model(base).cfg
-    assert (cfg.d_model, cfg.num_heads, cfg.mlp_dim, cfg.encoder_layers) == (
-        256,
-        4,
-        1024,
-        12,
-    ), "table 6"
+    sizes = (cfg.d_model, cfg.num_heads, cfg.mlp_dim, cfg.encoder_layers)
+    assert sizes == (256, 4, 1024, 12), "table 6"
     assert (cfg.embedding_width, cfg.head) == (768, "masked_lm")
 
 
-@pytest.mark.nightly
-def test_embeddings_are_shared_and_draws_pass_no_gradient(tmp_path):
-    """The discriminator's loss alone moves embeddings, but nothing that only the generator has."""
-    cfg = config(tmp_path)
-    cfg = dataclasses.replace(
-        cfg, model=dataclasses.replace(cfg.model, vocab_size=362, dropout=0.0)
-    )
-    both = bound_models.build(cfg)
-    rng = np.random.default_rng(0)
-    ids = rng.integers(6, 262, (2, 32)).astype(np.int32)
-    inputs = {
-        "input_ids": ids,
-        "masked_ids": ids,
-        "segment_ids": np.ones_like(ids),
-        "uniforms": np.float32([[0.3], [0.9]]),
-        "masked_positions": np.int32([[4], [7]]),
-    }
-    params = jax.jit(both.init)(jax.random.key(0), inputs)
-    own = set(flatten_dict(params["generator"], sep="/"))
-    assert not any(path.startswith(("token_embed", "embed/position", "embed/norm")) for path in own)
-    assert {"embed/project/kernel", "masked_lm/dense/kernel", "masked_lm/vocab/bias"} <= own
-    grads = jax.jit(jax.grad(lambda p: both.apply(p, inputs, None)[0].logits.sum()))(params)
-    moved = {path for path, g in flatten_dict(grads, sep="/").items() if np.any(g)}
-    assert "token_embed/embedding" in moved and not any(
-        path.startswith("generator/") for path in moved
-    )
-    grads = jax.jit(jax.grad(lambda p: both.apply(p, inputs, None)[0].projection.logits().sum()))(
-        params
-    )
-    assert np.any(grads["token_embed"]["embedding"]) and not np.any(
-        grads["discriminator"]["output"]["kernel"]
-    )
-
-
-def test_a_workdir_is_the_discriminator_and_its_auxiliary_model_the_generator(begun, tmp_path):
-    model, params = load_pretrained(begun)
-    assert model.cfg.head == "pretraining" and "generator" not in params
-    other = workdir.read_run(begun, auxiliary=True)
-    np.testing.assert_array_equal(
-        other.params["token_embed"]["embedding"], params["token_embed"]["embedding"]
-    )
-    ids = np.arange(6, 22, dtype=np.int32)[None]
-    for name, source, variables in (
-        ("discriminator", model, params),
-        ("generator", other.model, other.params),
-    ):
-        options = dict(dtype=None, head=None, shard_size="5GB", auxiliary=name == "generator")
-        convert.convert(str(begun), str(tmp_path / name), **options)
-        published, stored = load_pretrained(tmp_path / name)
-        assert (
-            published.cfg.head == {"discriminator": "pretraining", "generator": "masked_lm"}[name]
-        )
-        np.testing.assert_array_equal(
-            logits_of(published, stored, input_ids=ids), logits_of(source, variables, input_ids=ids)
-        )
-    with pytest.raises(
-        ConfigError,
-        match=r"one model;.*workdir",
-    ):
-        convert.convert(str(tmp_path / "generator"), str(tmp_path / "more"), **options)
-
-
-@pytest.mark.nightly
-def test_published_weights_start_the_model_beside_a_new_generator(begun, tmp_path):
-    cfg = config(tmp_path, train={"init_from": str(begun), "steps": 1})
-    sizes = workdir.read_config(begun).model
-    path = str(run_inputs.tokenizer_folder(begun))
-    tokenizer = dataclasses.replace(cfg.data.tokenizer, path=path)
-    flaxformer_lite.run(
-        dataclasses.replace(
-            cfg, model=sizes, data=dataclasses.replace(cfg.data, tokenizer=tokenizer)
-        ),
-        tmp_path / "run",
-    )
-    assert "generator" not in workdir.read_run(tmp_path / "run").params
-
-
-def test_a_family_without_a_discriminator_is_refused(tmp_path):
-    sizes = {name: size for name, size in SIZES.items() if name != "embedding_size"}
-    cfg = tiny_runs.config(tmp_path, model=bert.config("tiny", **sizes), objective=ReplacedTokens())
-    with pytest.raises(
-        ConfigError, match=r"model.family='bert': its head 'pretraining'.*not judge"
-    ):
-        flaxformer_lite.run(cfg, tmp_path / "run")
-
-
-DISENTANGLED = ReplacedTokens(
-    generator_size=1.0, generator_layers=0.5, detection_weight=10.0, embeddings="disentangled"
-)
-DEBERTA = {name: size for name, size in SIZES.items() if name != "embedding_size"}
-DEBERTA |= {"encoder_layers": 2, "mixer": deberta_v2.TINY_MIXER}
-
-
-def disentangled(folder):
-    model = deberta_v2.config("tiny", **DEBERTA)
-    return tiny_runs.config(folder, model=model, objective=DISENTANGLED)
-
-
-@pytest.mark.nightly
-def test_disentangled_embeddings_are_the_generators_without_gradient_plus_an_offset(tmp_path):
-    """Each loss moves what equation 5 says."""
-    cfg = disentangled(tmp_path)
-    both = bound_models.build(
-        dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=362))
-    )
-    generator = both.auxiliary
-    assert (generator.cfg.d_model, generator.cfg.encoder_layers) == (DEBERTA["d_model"], 1)
+def bound(cfg, **model):
+    """Both models of a config, their parameters, and inputs of a batch of two rows."""
+    model = dataclasses.replace(cfg.model, vocab_size=362, dropout=0.0, **model)
+    both = bound_models.build(dataclasses.replace(cfg, model=model))
     ids = np.random.default_rng(0).integers(6, 60, (2, 16)).astype(np.int32)
-    inputs = {
-        "input_ids": ids,
-        "masked_ids": ids,
-        "segment_ids": np.ones_like(ids),
-        "uniforms": np.float32([[0.3], [0.9]]),
-        "masked_positions": np.int32([[4], [7]]),
-    }
-    params = jax.jit(both.init)(jax.random.key(0), inputs)
-    assert not params["token_embed"]["embedding"].any()
-    assert params["generator"]["token_embed"]["embedding"].any()
+    inputs = {"input_ids": ids, "masked_ids": ids, "segment_ids": np.ones_like(ids)}
+    inputs["uniforms"] = np.float32([[0.3], [0.9]])
+    inputs["masked_positions"] = np.int32([[4], [7]])
+    return both, jax.jit(both.init)(jax.random.key(0), inputs), inputs
+
+
+def gradients_of(both, params, inputs):
+    """Gradients of the discriminator's logits, and of the generator's."""
 
     @jax.jit
     def gradients(params):
@@ -269,7 +154,81 @@ def test_disentangled_embeddings_are_the_generators_without_gradient_plus_an_off
 
         return jax.grad(detection)(params), jax.grad(prediction)(params)
 
-    of_detection, of_prediction = gradients(params)
+    return gradients(params)
+
+
+@pytest.mark.nightly
+def test_embeddings_are_shared_and_draws_pass_no_gradient(tmp_path):
+    """The discriminator's loss alone moves embeddings, but nothing that only the generator has."""
+    both, params, inputs = bound(config(tmp_path))
+    own = set(flatten_dict(params["generator"], sep="/"))
+    assert not any(path.startswith(("token_embed", "embed/position", "embed/norm")) for path in own)
+    assert {"embed/project/kernel", "masked_lm/dense/kernel", "masked_lm/vocab/bias"} <= own
+    of_detection, of_prediction = gradients_of(both, params, inputs)
+    assert np.any(of_detection["token_embed"]["embedding"])
+    assert not any(np.any(g) for g in jax.tree.leaves(of_detection["generator"]))
+    assert np.any(of_prediction["token_embed"]["embedding"])
+    assert not np.any(of_prediction["discriminator"]["output"]["kernel"])
+
+
+def test_a_workdir_is_the_discriminator_and_its_auxiliary_model_the_generator(begun, tmp_path):
+    model, params = load_pretrained(begun)
+    assert model.cfg.head == "pretraining" and "generator" not in params
+    other = workdir.read_run(begun, auxiliary=True)
+    tables = (each["token_embed"]["embedding"] for each in (other.params, params))
+    np.testing.assert_array_equal(*tables)
+    ids = np.arange(6, 22, dtype=np.int32)[None]
+    for head, source, variables in (
+        ("pretraining", model, params),
+        ("masked_lm", other.model, other.params),
+    ):
+        options = dict(dtype=None, head=None, shard_size="5GB", auxiliary=head == "masked_lm")
+        convert.convert(str(begun), str(tmp_path / head), **options)
+        published, stored = load_pretrained(tmp_path / head)
+        assert published.cfg.head == head
+        due = logits_of(source, variables, input_ids=ids)
+        np.testing.assert_array_equal(logits_of(published, stored, input_ids=ids), due)
+    with pytest.raises(ConfigError, match=r"one model;.*workdir"):
+        convert.convert(str(tmp_path / "masked_lm"), str(tmp_path / "more"), **options)
+
+
+@pytest.mark.nightly
+def test_published_weights_start_the_model_beside_a_new_generator(begun, tmp_path):
+    cfg = config(tmp_path, train={"init_from": str(begun), "steps": 1})
+    path = str(run_inputs.tokenizer_folder(begun))
+    data = dataclasses.replace(cfg.data, tokenizer=TokenizerConfig(path=path))
+    sizes = workdir.read_config(begun).model
+    flaxformer_lite.run(dataclasses.replace(cfg, model=sizes, data=data), tmp_path / "run")
+    assert "generator" not in workdir.read_run(tmp_path / "run").params
+
+
+def test_a_family_without_a_discriminator_is_refused(tmp_path):
+    cfg = tiny_runs.config(tmp_path, model=bert.config("tiny", **PLAIN), objective=ReplacedTokens())
+    message = r"model.family='bert': its head 'pretraining'.*not judge"
+    with pytest.raises(ConfigError, match=message):
+        flaxformer_lite.run(cfg, tmp_path / "run")
+
+
+DISENTANGLED = ReplacedTokens(
+    generator_size=1.0, generator_layers=0.5, detection_weight=10.0, embeddings="disentangled"
+)
+DEBERTA = PLAIN | {"encoder_layers": 2, "mixer": deberta_v2.TINY_MIXER}
+
+
+def disentangled(folder):
+    model = deberta_v2.config("tiny", **DEBERTA)
+    return tiny_runs.config(folder, model=model, objective=DISENTANGLED)
+
+
+@pytest.mark.nightly
+def test_disentangled_embeddings_are_the_generators_without_gradient_plus_an_offset(tmp_path):
+    """Each loss moves what equation 5 says."""
+    both, params, inputs = bound(disentangled(tmp_path))
+    generator = both.auxiliary
+    assert (generator.cfg.d_model, generator.cfg.encoder_layers) == (DEBERTA["d_model"], 1)
+    assert not params["token_embed"]["embedding"].any()
+    assert params["generator"]["token_embed"]["embedding"].any()
+    of_detection, of_prediction = gradients_of(both, params, inputs)
     assert np.any(of_detection["token_embed"]["embedding"])
     assert not any(np.any(g) for g in jax.tree.leaves(of_detection["generator"]))
     assert np.any(of_prediction["generator"]["token_embed"]["embedding"])

@@ -16,32 +16,23 @@ def test_ranks_leave_out_other_right_answers(form, monkeypatch):
     assert retrieval.ranks(form(QUESTIONS), form(ANSWERS), PAIRS).tolist() == [2, 1, 1]
 
 
-def test_ties_count_against_a_row_and_the_question_itself_is_no_answer():
+@pytest.mark.parametrize(
+    ("pairs", "due"),
+    [
+        ([[0, 10], [1, 11], [2, 12]], [3, 3, 3]),
+        ([[11, 10], [1, 11], [2, 12]], [2, 3, 3]),
+        ([[0, 10], [1, 10], [2, 10]], [1, 1, 1]),
+    ],
+)
+def test_ties_count_against_a_row_and_the_question_itself_is_no_answer(pairs, due):
     same = np.ones((3, 2))
-    assert retrieval.ranks(same, same, np.asarray([[0, 10], [1, 11], [2, 12]])).tolist() == [
-        3,
-        3,
-        3,
-    ]
-    assert retrieval.ranks(same, same, np.asarray([[11, 10], [1, 11], [2, 12]])).tolist() == [
-        2,
-        3,
-        3,
-    ]
-    assert retrieval.ranks(same, same, np.asarray([[0, 10], [1, 10], [2, 10]])).tolist() == [
-        1,
-        1,
-        1,
-    ]
+    assert retrieval.ranks(same, same, np.asarray(pairs)).tolist() == due
 
 
 def test_scores_of_ranks():
     found = retrieval.scores(np.asarray([1, 2, 20, 10]))
-    assert found == {
-        "mrr": pytest.approx((1 + 0.5 + 0.05 + 0.1) / 4),
-        "recall_1": 0.25,
-        "recall_10": 0.75,
-    }
+    mrr = pytest.approx((1 + 0.5 + 0.05 + 0.1) / 4)
+    assert found == {"mrr": mrr, "recall_1": 0.25, "recall_10": 0.75}
 
 
 def test_texts_with_the_same_words_are_alike():

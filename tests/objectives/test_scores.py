@@ -55,13 +55,10 @@ def test_scores_of_classes_are_those_of_scikit_learn(classes, metrics):
         counts = confusion_matrix(predicted, true, classes)
         each = class_scores(counts.diagonal(), counts.sum(axis=0), counts.sum(axis=1))
         labels = range(classes)
-        want = metrics.precision_recall_fscore_support(
-            true, predicted, labels=labels, zero_division=0
-        )
-        np.testing.assert_allclose(each, want)
-        np.testing.assert_array_equal(
-            counts.toarray(), metrics.confusion_matrix(true, predicted, labels=labels)
-        )
+        score = metrics.precision_recall_fscore_support
+        np.testing.assert_allclose(each, score(true, predicted, labels=labels, zero_division=0))
+        want = metrics.confusion_matrix(true, predicted, labels=labels)
+        np.testing.assert_array_equal(counts.toarray(), want)
 
 
 def test_scores_of_several_labels_are_those_of_scikit_learn(metrics):

@@ -1,6 +1,7 @@
+import functools
 import json
-import random
 import shutil
+import types
 from pathlib import Path
 
 import jax
@@ -10,21 +11,19 @@ import pytest
 
 import flaxformer_lite
 from flaxformer_lite.__main__ import main
-from flaxformer_lite.config import ConfigError, MeshConfig, to_config_dict
+from flaxformer_lite.config import ConfigError, to_config_dict
 from flaxformer_lite.contrib.token_embeddings.objectives.late_interaction import LateInteraction
 from flaxformer_lite.contrib.token_embeddings.objectives.sparse_embeddings import SparseEmbeddings
 from flaxformer_lite.nn.functions.pooling import truncate_vectors
 from flaxformer_lite.objectives.tables.sentence_embeddings import SentenceEmbeddings, batch_logits
 from flaxformer_lite.pretrained.sentences import trained_layers
-from flaxformer_lite.runs.start import initial_state, setup
-from tests.objectives import learned
+from tests.objectives import learned, tables
 
 PAIRS = SentenceEmbeddings()
 SCORES = SentenceEmbeddings(kind="scores")
 ROW = {"anchor": "a b", "positive": "c", "negatives": ["d", "a b c"], "score": None}
-VECTORS = truncate_vectors(
-    jnp.asarray(np.random.default_rng(0).normal(size=(5, 3, 8)), jnp.float32), 8
-)
+DRAWN = np.random.default_rng(0).normal(size=(5, 3, 8))
+VECTORS = truncate_vectors(jnp.asarray(DRAWN, jnp.float32), 8)
 GIVEN = jnp.asarray([0.5, 3.0, 3.0, 1.0, 0.0])
 
 
@@ -56,11 +55,8 @@ def test_padding_of_the_last_batch_has_no_part_in_the_loss(task):
     first = jax.tree.map(lambda x: x[:3], whole)
     padded = whole | {"weights": whole["weights"].at[3:].set(0)}
     loss = jax.jit(lambda x, y: task.loss(x, y, chunks=1))
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6),
-        loss(VECTORS, padded),
-        loss(VECTORS[:3], first),
-    )
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-6)
+    jax.tree.map(close, loss(VECTORS, padded), loss(VECTORS[:3], first))
 
 
 def test_which_texts_are_negatives():
@@ -88,187 +84,70 @@ def test_an_example_has_an_axis_of_texts(tmp_path):
 
 
 def test_pooling_takes_the_mean_or_the_first_token():
-    hidden = jnp.asarray(
-        [[[3.0, 4.0], [1.0, 0.0], [9.0, 9.0]], [[0.0, 2.0], [0.0, 1.0], [1.0, 0.0]]]
-    )
-
-    def model(input_ids, attention_mask):
-        return type("Output", (), {"last_hidden_state": hidden})
-
-    inputs = {
-        "input_ids": np.zeros((1, 2, 3), int),
-        "attention_mask": np.asarray([[[1, 1, 0], [1, 1, 1]]]),
+    hidden = [[[3.0, 4.0], [1.0, 0.0], [9.0, 9.0]], [[0.0, 2.0], [0.0, 1.0], [1.0, 0.0]]]
+    output = types.SimpleNamespace(last_hidden_state=jnp.asarray(hidden))
+    mask = np.asarray([[[1, 1, 0], [1, 1, 1]]])
+    inputs = {"input_ids": np.zeros((1, 2, 3), int), "attention_mask": mask}
+    due = {
+        "first": [[0.6, 0.8], [0, 1]],
+        "mean": [np.asarray([1, 1]) / 2**0.5, np.asarray([1, 3]) / 10**0.5],
     }
-    first = SentenceEmbeddings(pooling="first").outputs(model, inputs)
-    mean = SentenceEmbeddings(pooling="mean").outputs(model, inputs)
-    np.testing.assert_allclose(first, [[[0.6, 0.8], [0, 1]]], rtol=1e-6)
-    np.testing.assert_allclose(
-        mean, [[np.asarray([1, 1]) / 2**0.5, np.asarray([1, 3]) / 10**0.5]], rtol=1e-6
-    )
-
-
-def synonyms(count, scored=False):
-    """Word i of one language is word i of the other; a pair of others has score 0."""
-    draw = random.Random(0)
-    rows = []
-    for _ in range(count):
-        i = draw.randrange(12)
-        j = draw.randrange(12)
-        if scored:
-            rows.append({"anchor": f"a{i}", "positive": f"b{j if draw.random() < 0.5 else i}"})
-            rows[-1]["score"] = float(rows[-1]["anchor"][1:] == rows[-1]["positive"][1:])
-        else:
-            rows.append({"anchor": f"a{i} a{j}", "positive": f"b{j} b{i}"})
-    return rows
-
-
-@pytest.mark.nightly  # one step of a run: tests/pretrained/test_sentences.py
-@pytest.mark.parametrize("family", ["bert", "t5"])
-def test_learns_which_texts_belong_together(tmp_path, family):
-    task = SentenceEmbeddings(sizes=(8,))
-    cfg = learned.config(tmp_path, task, synonyms(300), family, length=6, steps=60)
-    flaxformer_lite.run(cfg, tmp_path / "run")
-    records = [
-        r for r in learned.metrics.read(tmp_path / "run" / "metrics.jsonl") if r["split"] == "eval"
-    ]
-    first = records[0]
-    last = records[-1]
-    assert last["mrr"] > 0.6 > first["mrr"] + 0.3 and last["mrr_8"] > 0.5
-    new = learned.write(tmp_path / "new.jsonl", synonyms(300, scored=True)[:40])
-    trained = learned.open_trained(tmp_path / "run")
-    data = learned.open_file(trained, new)
-    found, predictions = trained.evaluate(data)
-    assert found["spearman"] > 0.5 and "mrr" not in found
-    told = data.objective.decode(predictions, data.records)
-    alike = [
-        one["similarity"] for one, row in zip(told, data.records.rows, strict=True) if row["score"]
-    ]
-    assert np.mean(alike) > np.mean([one["similarity"] for one in told]) + 0.1
-
-
-@pytest.mark.nightly
-def test_learns_scores(tmp_path):
-    cfg = learned.config(tmp_path, SCORES, synonyms(300, scored=True), length=4, steps=60)
-    flaxformer_lite.run(cfg, tmp_path / "run")
-    last = [
-        r for r in learned.metrics.read(tmp_path / "run" / "metrics.jsonl") if r["split"] == "eval"
-    ][-1]
-    assert last["spearman"] > 0.5
-
-
-@pytest.mark.nightly  # of the same step over devices, tests/training/test_step.py
-@pytest.mark.parametrize(
-    "mesh",
-    [
-        {"data": 2},
-        pytest.param({"fsdp": 2, "tensor": 2}, marks=pytest.mark.nightly),
-        pytest.param({"data": 2, "context": 2}, marks=pytest.mark.nightly),
-    ],
-)
-def test_negatives_are_of_the_whole_batch_on_a_mesh(tmp_path, mesh):
-    losses = []
-    for parts in (MeshConfig(data=1), MeshConfig(**{"data": 1, **mesh})):
-        cfg = learned.config(tmp_path, PAIRS, synonyms(60), length=6, mesh=parts)
-        ready = setup.prepare_experiment(cfg)
-        state = initial_state.initial_state(ready.program)
-        batch = next(ready.train_batches(0))
-        losses.append(float(ready.program.eval_step(state.params, batch)[0].mean()))
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5) and losses[0] > 2
+    for pooling, vectors in due.items():
+        task = SentenceEmbeddings(pooling=pooling)
+        found = task.outputs(lambda input_ids, attention_mask: output, inputs)
+        np.testing.assert_allclose(found, [vectors], rtol=1e-6)
 
 
 def test_the_baseline_compares_words(tmp_path):
     rows = [{"anchor": f"w{i} x", "positive": f"w{i} y"} for i in range(5)]
     task, records = learned.encoded(PAIRS, rows, tmp_path)
-    data = type("Data", (), {"splits": {"train": records, "eval": records}})
+    data = tables.data_of(records)
     assert task.baseline(data, task.fit_baseline(data)) == ("tf-idf", 1.0)
-    rows = [
-        {**row, "positive": f"w{i + (i > 2)} y", "score": float(i <= 2)}
-        for i, row in enumerate(rows)
-    ]
+    for i, row in enumerate(rows):
+        row |= {"positive": f"w{i + (i > 2)} y", "score": float(i <= 2)}
     task, records = learned.encoded(SCORES, rows, tmp_path)
-    data = type("Data", (), {"splits": {"train": records, "eval": records}})
+    data = tables.data_of(records)
     assert task.baseline(data, task.fit_baseline(data))[1] > 0.8
 
 
-@pytest.mark.parametrize(
-    ("task", "row", "message"),
-    [
-        (PAIRS, {"positive": "a"}, "needs a column for 'anchor'"),
-        (PAIRS, {"anchor": "a"}, "needs a column for 'positive'"),
-        (PAIRS, {"anchor": "a", "positive": 3}, "row 1: positive=3 is not a text"),
-        (
-            PAIRS,
-            {"anchor": "a", "positive": "b", "negatives": [1]},
-            "row 1: negatives=1 is not a text",
-        ),
-        (
-            PAIRS,
-            {"anchor": "a", "positive": "b", "score": 1},
-            "have a score, .*objective.kind=scores",
-        ),
-        (
-            SCORES,
-            {"anchor": "a", "positive": "b"},
-            r"row 1.*no score.*objective.kind=scores learns from",
-        ),
-        (
-            SCORES,
-            {"anchor": "a", "positive": "b", "score": "high"},
-            "row 1: score='high' is not a number",
-        ),
-        (
-            SentenceEmbeddings(sizes=(32,)),
-            ROW,
-            "objective.sizes: 32 must be less than the vectors' width, 32",
-        ),
-    ],
-)
-def test_what_cannot_be_used_is_refused_in_a_sentence(tmp_path, task, row, message):
-    cfg = learned.config(tmp_path, task, synonyms(10))
-    learned.write(tmp_path / "train.jsonl", [row])
-    with pytest.raises(ConfigError, match=message):
-        setup.prepare_experiment(cfg)
+def test_sizes_are_below_the_width(tmp_path):
+    cfg = learned.config(tmp_path, SentenceEmbeddings(sizes=(32,)), [ROW] * 10)
+    with pytest.raises(ConfigError, match="sizes: 32 must be less than the vectors' width, 32"):
+        learned.setup.prepare_experiment(cfg)
 
 
 SENTENCES = Path(__file__).parents[1] / "fixtures" / "sentences"
 PROMPT = "three four "
 
 
-def prompted_page(folder, objective):
-    """A run from a published encoder whose files name a prompt."""
-    begun = Path(shutil.copytree(SENTENCES / "mean_normalize", folder / "begun"))
+def test_prompts_are_trained_with_and_saved_as_sentence_transformers_reads_them(tmp_path):
+    """One is named as in the files of the published encoder from which the run starts, the other
+    is a text; both are the same here."""
+    begun = Path(shutil.copytree(SENTENCES / "mean_normalize", tmp_path / "begun"))
     config = begun / "config_sentence_transformers.json"
     named = {"prompts": {"asks": PROMPT}}
     config.write_text(json.dumps(json.loads(config.read_text()) | named))
-    first, second, third = json.loads((SENTENCES / "expected.json").read_text())["texts"]
+    expected = json.loads((SENTENCES / "expected.json").read_text())
+    first, second, third = expected["texts"]
     rows = [{"anchor": first, "positive": second}, {"anchor": second, "positive": third}]
-    page = to_config_dict(learned.config(folder, objective, rows * 5, steps=1))
+    objective = SentenceEmbeddings(query_prompt="asks", document_prompt=PROMPT)
+    page = to_config_dict(learned.config(tmp_path, objective, rows * 5, steps=1))
     page.train.init_from = str(begun)
     page.data.tokenizer.path = ""
     page.data.length = 8
     page.optimizer.learning_rate = 1e-20  # one step, which changes nothing
-    return page
-
-
-def test_prompts_are_trained_with_and_saved_as_sentence_transformers_reads_them(tmp_path):
-    """One is named as in the files of the start, the other is a text; both are the same here."""
-    objective = SentenceEmbeddings(query_prompt="asks", document_prompt=PROMPT)
-    page = prompted_page(tmp_path, objective)
     flaxformer_lite.run(page, tmp_path / "run")
-    stored = json.loads((SENTENCES / "expected.json").read_text())["poolings"]
-    vectors = np.asarray(stored[json.dumps({"pooling_mode": "mean", "include_prompt": True})])
+    pooling = json.dumps({"pooling_mode": "mean", "include_prompt": True})
+    vectors = np.asarray(expected["poolings"][pooling])
     unit = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
     due = [unit[0] @ unit[1], unit[1] @ unit[2]]
-
-    def similarities(model):
-        return [row["similarity"] for row in learned.predict(model, tmp_path / "eval.jsonl")]
-
-    np.testing.assert_allclose(similarities(tmp_path / "run"), due, atol=1e-5)
     main(["convert", str(tmp_path / "run"), str(tmp_path / "published")])
-    np.testing.assert_allclose(similarities(tmp_path / "published"), due, atol=1e-5)
+    for name in ("run", "published"):
+        told = learned.predict(tmp_path / name, tmp_path / "eval.jsonl")
+        np.testing.assert_allclose([row["similarity"] for row in told], due, atol=1e-5)
     described = tmp_path / "published" / "config_sentence_transformers.json"
     assert json.loads(described.read_text())["prompts"] == {"query": PROMPT, "document": PROMPT}
-    shutil.rmtree(tmp_path / "begun")
+    shutil.rmtree(begun)
     page.train.steps = 2
     flaxformer_lite.run(page, tmp_path / "run")  # goes on without the folder that names the prompt
 

@@ -22,27 +22,21 @@ def test_every_pair_once_and_together(create, records_of, generator, small_text)
         found.extend(pairs_of(objective.make_example(records, row, generator()), records.tokenizer))
     lines = map(json.loads, (small_text / "text.jsonl").read_text().splitlines())
     written = {(line["source"], line["target"]) for line in lines}
-    assert set(found) <= written and 45 <= len(found) < 60 and len(found) > len(records), (
-        "the others are held out"
-    )
+    assert set(found) <= written and len(found) > len(records)
+    assert 45 <= len(found) < 60, "the others are held out"
 
 
 def test_long_sides_lose_their_end(create, records_of):
     objective = create("seq2seq")
-    records = records_of(objective, length=20, target_length=10)
-    whole = records_of(objective, length=512, target_length=96)
-    texts, cut = (
-        [
-            pair
-            for row in range(len(rows))
-            for pair in pairs_of(objective.make_example(rows, row, None), rows.tokenizer)
-        ]
-        for rows in (whole, records)
-    )
+    texts = []
+    cut = []
+    for pairs, sizes in ((texts, (512, 96)), (cut, (20, 10))):
+        rows = records_of(objective, length=sizes[0], target_length=sizes[1])
+        for row in range(len(rows)):
+            pairs += pairs_of(objective.make_example(rows, row, None), rows.tokenizer)
     for (source, target), (short_source, short_target) in zip(texts, cut, strict=True):
-        assert source.startswith(short_source.rstrip("\ufffd")) and target.startswith(
-            short_target.rstrip("\ufffd")
-        )
+        assert source.startswith(short_source.rstrip("\ufffd"))
+        assert target.startswith(short_target.rstrip("\ufffd"))
         assert len(short_source.encode()) >= min(19, len(source.encode()))
 
 

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.text.tokenizer import Bytes
 
 
 def reconstruct(source, target, tokenizer):
@@ -36,9 +37,8 @@ def test_input_and_target_together_are_the_text(create, records_of, generator, t
             assert source[-1] == target[-1] == records.tokenizer.eos_id
             assert reconstruct(source, target, records.tokenizer) == piece.tolist()
             used = [t for t in source if t in records.tokenizer.sentinel_ids]
-            assert used == list(records.tokenizer.sentinel_ids[: len(used)]), (
-                "in order, from the first"
-            )
+            # in order, from the first
+            assert used == list(records.tokenizer.sentinel_ids[: len(used)])
             assert source[0] == piece[0], "a kept span comes first"
     assert several > 3
 
@@ -61,16 +61,13 @@ def test_lengths_are_those_of_t5(create, length, tokens, target):
     assert objective.capacity(length, length) == tokens
     assert objective.lengths(length, 0) == (length, target)
     hidden = round(tokens * 0.15)
-    assert objective.corrupted(tokens) == (
-        tokens - hidden + round(hidden / 3) + 1,
-        hidden + round(hidden / 3) + 1,
-    )
+    spans = round(hidden / 3)
+    assert objective.corrupted(tokens) == (tokens - hidden + spans + 1, hidden + spans + 1)
 
 
 @pytest.mark.parametrize("density", [0.15, 0.5, 0.9])
 @pytest.mark.parametrize("mean", [1.0, 3.0, 10.0])
 def test_planned_lengths_are_the_lengths(create, generator, density, mean):
-    from flaxformer_lite.text.tokenizer import Bytes
 
     objective = create("span_corruption", noise_density=density, mean_span=mean)
     rng = generator(0)
@@ -89,7 +86,6 @@ def test_a_given_target_length_shortens_the_pieces(create, records_of):
 
 
 def test_spans_are_drawn_anew_and_everywhere(create, generator):
-    from flaxformer_lite.text.tokenizer import Bytes
 
     objective = create("span_corruption")
     tokenizer = Bytes()
@@ -101,25 +97,24 @@ def test_spans_are_drawn_anew_and_everywhere(create, generator):
         hidden[told - 6] += 1
     assert hidden[0] == 0 and hidden.sum() == 3000 * 15
     rates = hidden[10:80] / 3000
-    assert rates.min() > 0.1
-    assert rates.max() < 0.2
-    assert rates.mean() == pytest.approx(0.15, abs=0.025), (
-        "less than the rate, because the last token is always hidden"
-    )
+    assert rates.min() > 0.1 and rates.max() < 0.2
+    # less than the rate, because the last token is always hidden
+    assert rates.mean() == pytest.approx(0.15, abs=0.025)
 
 
-def test_what_cannot_work(create, records_of):
-    with pytest.raises(ValueError, match=r"noise_density=1\.5:.*strictly.*0 and 1"):
-        create("span_corruption", noise_density=1.5)
-    with pytest.raises(ValueError, match=r"mean_span=0\.5:.*least"):
-        create("span_corruption", mean_span=0.5)
-    with pytest.raises(
-        ConfigError,
-        match=r"length=3, data\.target_length=3:.*short.*least.*5",
-    ):
-        create("span_corruption").lengths(3, 0)
-    with pytest.raises(
-        ConfigError,
-        match=r"data\.length=600: a row has 1\d\d.*vocabulary.*100 sentinels",
-    ):
-        records_of(create("span_corruption", mean_span=1.0, noise_density=0.2), length=600)
+@pytest.mark.parametrize(
+    ("options", "length", "message"),
+    [
+        ({"noise_density": 1.5}, 64, r"noise_density=1\.5:.*strictly.*0 and 1"),
+        ({"mean_span": 0.5}, 64, r"mean_span=0\.5:.*least"),
+        ({}, 3, r"length=3, data\.target_length=3:.*short.*least.*5"),
+        (
+            {"mean_span": 1.0, "noise_density": 0.2},
+            600,
+            r"data\.length=600: a row has 1\d\d.*vocabulary.*100 sentinels",
+        ),
+    ],
+)
+def test_what_cannot_work(create, records_of, options, length, message):
+    with pytest.raises(ConfigError, match=message):
+        records_of(create("span_corruption", **options), length=length)

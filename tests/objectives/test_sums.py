@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.nn.functions.losses import DeferredLogits
-from flaxformer_lite.objectives.sums import LossSums, divide_or_empty, token_loss, weight_sums
+from flaxformer_lite.objectives.sums import LossSums, token_loss, weight_sums
 from flaxformer_lite.objectives.text.causal_lm import CausalLm
 
 
@@ -17,18 +17,9 @@ def test_terms_are_each_over_their_own_weight():
 
 
 def test_weights_are_the_floating_targets():
-    targets = {
-        "labels": jnp.ones((2, 3), jnp.int32),
-        "weights": jnp.full((2, 3), 0.5),
-        "flag": jnp.ones(2, bool),
-    }
+    targets = {"labels": jnp.ones((2, 3), jnp.int32), "weights": jnp.full((2, 3), 0.5)}
+    targets["flag"] = jnp.ones(2, bool)
     assert {k: float(v) for k, v in weight_sums(targets).items()} == {"weights": 3.0}
-
-
-def test_ratio_of_nothing():
-    np.testing.assert_array_equal(
-        divide_or_empty(jnp.array([4.0, 0.0]), jnp.array([2.0, 0.0])), [2.0, 0.0]
-    )
 
 
 def test_metrics_of_tokens_are_means_by_weight():

@@ -1,5 +1,4 @@
 import functools
-import random
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +9,9 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from flaxformer_lite import load_pretrained
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.objectives.tables import scores
 from flaxformer_lite.objectives.tables.tagging import Tagging, first_pieces
 from flaxformer_lite.text.tokenizer import HuggingFace
-from tests.objectives import learned
-from tests.runs.test_report import run_as_printed
+from tests.objectives import learned, tables
 
 TEXT = [
     "The U.S. naïve café-goers don't e-mail ½ of Zürich's 東京 staff .",
@@ -33,9 +30,8 @@ def byte_bpe():
     made = tokenizers.Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     letters = pre_tokenizers.ByteLevel.alphabet()
-    return made, trainers.BpeTrainer(
-        vocab_size=300, special_tokens=["[EOS]"], initial_alphabet=letters
-    )
+    options = {"special_tokens": ["[EOS]"], "initial_alphabet": letters}
+    return made, trainers.BpeTrainer(vocab_size=300, **options)
 
 
 def unigram():
@@ -65,29 +61,20 @@ def test_first_pieces_are_those_of_words_tokenized_apart(build):
 
 
 def test_words_that_are_cut_off_or_have_no_piece_have_weight_0(tmp_path):
-    rows = [
-        {"tokens": ["a", "", "b", "c", "d"], "tags": ["X", "Y", "Y", "X", "X"]},
-        {"tokens": [], "tags": []},
-    ]
+    row = {"tokens": ["a", "", "b", "c", "d"], "tags": ["X", "Y", "Y", "X", "X"]}
+    rows = [row, {"tokens": [], "tags": []}]
     task, records = learned.encoded(Tagging(), rows, tmp_path, length=5)
     example = task.make_example(records, 0, None)
-    assert records.row_of.tolist() == [0] and records.features[0].first.tolist() == [
-        1,
-        -1,
-        2,
-        3,
-        -1,
-    ]
+    assert records.row_of.tolist() == [0]
+    assert records.features[0].first.tolist() == [1, -1, 2, 3, -1]
     assert example["inputs"]["input_ids"].tolist() == [2, 7, 8, 9, 3]  # [CLS] a b c [SEP]
     assert example["targets"]["labels"].tolist() == [0, 0, 1, 0, 0]
     assert example["targets"]["weights"].tolist() == [0, 1, 1, 1, 0]
     told = task.decode({"tags": np.asarray([[1, 0, 1, 1, 1]])}, records)
     assert task.usual == "X"
-    assert told == [
-        {"prediction": ["X", "X", "Y", "Y", "X"], "words_cut": 2},
-        {"prediction": [], "words_cut": 0},
-    ]
-    data = type("Data", (), {"records": records, "splits": {"train": records, "eval": records}})
+    assert told[0] == {"prediction": ["X", "X", "Y", "Y", "X"], "words_cut": 2}
+    assert told[1:] == [{"prediction": [], "words_cut": 0}]
+    data = tables.data_of(records)
     found = task.scores({"tags": np.asarray([[1, 0, 1, 1, 1]])}, np.asarray([0]), data)
     assert found == {"accuracy": 3 / 5}
     assert task.baseline(data, task.fit_baseline(data)) == ("most frequent tag of each word", 1.0)
@@ -100,13 +87,11 @@ def test_words_that_are_cut_off_or_have_no_piece_have_weight_0(tmp_path):
 
 
 def test_texts_are_split_at_spaces_and_answered_with_texts(tmp_path):
-    task, records = learned.encoded(
-        Tagging(), [{"tokens": "new york", "tags": "B-LOC I-LOC"}], tmp_path
-    )
+    rows = [{"tokens": "new york", "tags": "B-LOC I-LOC"}]
+    task, records = learned.encoded(Tagging(), rows, tmp_path)
     assert task.labels == ("B-LOC", "I-LOC") and task.usual == "B-LOC"
-    assert task.decode({"tags": np.full((1, 16), 1)}, records) == [
-        {"prediction": "I-LOC I-LOC", "words_cut": 0}
-    ]
+    (told,) = task.decode({"tags": np.full((1, 16), 1)}, records)
+    assert told == {"prediction": "I-LOC I-LOC", "words_cut": 0}
 
 
 def test_numbers_of_tags_have_the_names_of_the_table():
@@ -123,21 +108,6 @@ def test_entities_are_scored_where_tags_say_where_they_begin(labels, headline):
     assert Tagging(labels=labels).headline.name == headline
 
 
-@pytest.mark.parametrize(
-    ("true", "predicted", "due"),
-    [
-        ("B-A I-A O B-B", "B-A I-A O B-A", (0.5, 0.5, 0.5)),
-        ("B-A I-A I-A O O", "B-A I-A O O B-A", (0.0, 0.0, 0.0)),  # both borders must be right
-        ("B-A O B-A O", "B-A O O O", (1.0, 0.5, 2 / 3)),
-        ("S-A B-B I-B E-B", "S-A B-B E-B O", (0.5, 0.5, 0.5)),
-        ("O O", "O O", (0.0, 0.0, 0.0)),
-    ],
-)
-def test_scores_of_entities(true, predicted, due):
-    found = scores.entities([predicted.split()], [true.split()])
-    assert [found[name] for name in ("precision", "recall", "f1")] == pytest.approx(due)
-
-
 def test_loss_is_that_of_transformers():
     model, params = load_pretrained("tests/fixtures/bert_token_classification")
     ids = np.arange(5, 21).reshape(2, 8)
@@ -150,71 +120,7 @@ def test_loss_is_that_of_transformers():
     assert float(sums.mean()) == pytest.approx(2.2329940795898438, rel=1e-5)
 
 
-def entities(count):
-    """Sentences in which "up" or "down" somewhere says what kind of thing the word x is."""
-    draw = random.Random(0)
-    rows = []
-    for _ in range(count):
-        words = draw.choices("abcdx", k=5) + ["x", way := draw.choice(["up", "down"])]
-        draw.shuffle(words)
-        rows.append(
-            {"tokens": words, "tags": [f"B-{way}" if word == "x" else "O" for word in words]}
-        )
-    return rows
-
-
-@pytest.mark.parametrize("family", ["bert", pytest.param("t5", marks=pytest.mark.nightly)])
-@pytest.mark.nightly
-def test_learns_more_than_the_word_alone_says(tmp_path, family, capsys):
-    rows = entities(400)
-    found, baseline, workdir = learned.learn(tmp_path, Tagging(), rows, family)
-    run_as_printed(capsys.readouterr().out, {"predict"}, capsys)
-    assert baseline < 0.7 and found["f1"] > 0.95 and found["accuracy"] > 0.95
-    new = learned.write(tmp_path / "new.jsonl", [{"tokens": row["tokens"]} for row in rows[-20:]])
-    told = learned.predict(workdir, new)
-    right = [one["prediction"] == row["tags"] for one, row in zip(told, rows[-20:], strict=True)]
-    assert np.mean(right) > 0.8
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        (
-            [{"tokens": ["a"]}],
-            r"has 'tokens',.*tagging.*'tags'; name it with --config.data.columns",
-        ),
-        (
-            [{"tokens": ["a", "b"], "tags": ["X"]}] * 2 + [{"tokens": "a", "tags": "Y"}],
-            "row 1: 2 tokens, but 1 tags",
-        ),
-        ([{"tokens": ["a"], "tags": ["X"]}], "all words have the tag 'X'"),
-        ([{"tokens": [], "tags": []}], "no row has words"),
-        ([{"tokens": "a b", "tags": None}], "row 1 has no tags; remove it"),
-        (
-            [{"tokens": 7, "tags": "X Y"}],
-            r"row 1: tokens='7'.*neither",
-        ),
-        (
-            [{"tokens": ["a"], "tags": [1.5]}],
-            r"row 1: tags='\[1.5\]'.*neither",
-        ),
-        (
-            [{"tokens": ["\ud800"], "tags": ["X"]}, {"tokens": "a", "tags": "Y"}],
-            "row 1: tokens is not valid Unicode",
-        ),
-    ],
-)
-def test_unusable_rows_are_refused_in_a_sentence(tmp_path, rows, message):
-    cfg = learned.config(tmp_path, Tagging(), [{"tokens": "a", "tags": "X"}] * 5)
-    learned.write(tmp_path / "train.jsonl", rows)
-    with pytest.raises(ConfigError, match=message):
-        learned.setup.prepare_experiment(cfg)
-
-
 def test_a_held_out_tag_that_training_lacks_is_refused(tmp_path):
     rows = [{"tokens": "a b", "tags": "X Y"}] * 4 + [{"tokens": "a b", "tags": "X Z"}]
-    with pytest.raises(
-        ConfigError,
-        match=r"eval.jsonl'?: row 1:.*no training.*'Z', only X, Y",
-    ):
+    with pytest.raises(ConfigError, match=r"eval.jsonl'?: row 1:.*no training.*'Z', only X, Y"):
         learned.setup.prepare_experiment(learned.config(tmp_path, Tagging(), rows))

@@ -5,12 +5,12 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer_lite.config import DataConfig
-from flaxformer_lite.data.encoded_rows import encode_rows
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.data.columns import columns_of
 from flaxformer_lite.data.table import Table
 from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.registry import available, resolve, resolve_class
-from flaxformer_lite.text.tokenizer import Bytes
+from tests.objectives import tables
 
 TASKS = [
     name for name in available("objectives") if issubclass(resolve_class("objectives", name), Task)
@@ -25,31 +25,21 @@ def task(request):
 
 @pytest.fixture
 def records(task):
-    rows = [dict(row) for row in task.sample]
-    return encode_rows(
-        task,
-        DataConfig(length=48),
-        Table("the sample", (), rows, ""),
-        rows,
-        Bytes(),
-        task.skeletons[0],
-    )
+    return tables.records(task, [dict(row) for row in task.sample], length=48)
 
 
 def test_examples_are_of_one_shape_and_the_same_each_time(task, records):
     shapes = set()
     for row in range(len(records)):
-        example, again = (
-            task.make_example(records, row, np.random.default_rng(row)) for _ in range(2)
-        )
+        rngs = (np.random.default_rng(row) for _ in range(2))
+        example, again = (task.make_example(records, row, rng) for rng in rngs)
         jax.tree.map(np.testing.assert_array_equal, example, again)
         assert all(x.dtype in (np.int32, np.float32) for x in jax.tree.leaves(example))
         shapes.add(str(jax.tree.map(lambda x: (np.shape(x), x.dtype.name), example)))
         ids = example["inputs"]["input_ids"]
         assert ids.min() >= 0 and ids.max() < records.tokenizer.vocab_size
-        assert any(
-            np.any(x) for x in jax.tree.leaves(example["targets"]) if x.dtype == np.float32
-        ), "nothing to learn"
+        targets = jax.tree.leaves(example["targets"])
+        assert any(np.any(x) for x in targets if x.dtype == np.float32), "nothing to learn"
     assert len(shapes) == 1
 
 
@@ -59,31 +49,27 @@ def test_every_row_of_the_sample_has_an_example_and_words(task, records):
     assert any(hasattr(of, "cut") for of in (records.features[0], records.features[0][0]))
 
 
-def test_roles_are_of_the_sample_and_what_is_predicted_may_be_missing(task):
+def test_roles_are_of_the_sample_and_what_is_predicted_may_be_missing(task, records):
     # what a row may have besides, such as the tools of a conversation, need not be in the sample
     columns = [column for column in task.columns if not column.later]
     roles = {column.role for column in columns}
     assert roles == set(task.sample[0]) and len(columns) == len(roles)
     rows = [{**row, **{c.role: None for c in task.columns if c.predicted}} for row in task.sample]
-    new = encode_rows(
-        task, DataConfig(length=48), Table("new", (), rows, ""), rows, Bytes(), task.skeletons[0]
-    )
-    example = task.make_example(new, 0, np.random.default_rng(0))
-    known = encode_rows(
-        task,
-        DataConfig(length=48),
-        Table("known", (), rows, ""),
-        list(task.sample),
-        Bytes(),
-        task.skeletons[0],
-    )
-    due = task.make_example(known, 0, np.random.default_rng(0))
+    new = tables.records(task, rows, length=48)
+    example, due = (task.make_example(of, 0, np.random.default_rng(0)) for of in (new, records))
     assert jax.tree.map(np.shape, example) == jax.tree.map(np.shape, due)
 
 
+def test_a_column_that_a_table_lacks_is_named(task):
+    for column in task.columns:
+        others = tuple(each.role for each in task.columns if each is not column)
+        if not column.optional:
+            with pytest.raises(ConfigError, match=f"needs a column for '{column.role}'; name it"):
+                columns_of(task, Table("rows.jsonl", others, [], ""), "")
+
+
 def test_the_head_is_one_that_families_of_each_skeleton_have(task):
+    families = [resolve("models", name).Model for name in available("models")]
     for skeleton in task.skeletons:
-        families = [resolve("models", name).Model for name in available("models")]
-        assert any(
-            task.head_for(skeleton) in m.heads for m in families if m.skeleton == skeleton
-        ), skeleton
+        heads = [head for m in families if m.skeleton == skeleton for head in m.heads]
+        assert task.head_for(skeleton) in heads, skeleton

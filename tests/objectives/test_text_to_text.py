@@ -1,32 +1,18 @@
 import dataclasses
-import functools
 import sys
 
-import jax
 import numpy as np
 import pytest
 
-import flaxformer_lite
-from flaxformer_lite import models
-from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.labelled import open_labelled
 from flaxformer_lite.models import bart, t5
 from flaxformer_lite.objectives.tables import scores
 from flaxformer_lite.objectives.tables.text_to_text import TextToText
-from flaxformer_lite.runs import loop
 from flaxformer_lite.runs.evaluate_file import open_file, open_trained
-from flaxformer_lite.runs.report import metrics
-from tests.objectives import tables
+from tests.objectives import learned, tables
+from tests.training import tiny_runs
 
-SIZES = {
-    "vocab_size": 0,
-    "d_model": 32,
-    "num_heads": 2,
-    "mlp_dim": 48,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-}
-T5 = t5.config("tiny", **SIZES, head_dim=16, dropout=0.0)
+T5 = t5.config("tiny", **learned.SIZES, encoder_layers=1, decoder_layers=1, head_dim=16)
 WORDS = {
     "a": "un petit chat noir",
     "b": "deux grands chiens",
@@ -83,72 +69,26 @@ def test_bart_starts_a_target_with_its_own_token_wherever_it_stands_in_a_row():
         at += len(due)
 
 
-@pytest.mark.nightly  # as those of test_instruction.py
-def test_packed_rows_have_the_loss_of_their_pairs():
-    task = TextToText()
-    model = models.build_model(dataclasses.replace(T5, vocab_size=384))
-    records = tables.records(task, ROWS, length=12, target_length=48)
-    packed = dataclasses.replace(records, features=task.join(records.features, records))
-    rows = [[pair.row for pair in pairs] for pairs in packed.features]
-    again = [[pair.row for pair in pairs] for pairs in task.join(packed.features, packed)]
-    assert rows == again == [[0, 1], [2, 3]]
-    one = tables.stack(task, records)
-    many = tables.stack(task, packed)
-    params = jax.jit(functools.partial(model.init, method=task.outputs))(
-        jax.random.key(0), one["inputs"]
-    )["params"]
-
-    @jax.jit
-    def sums(batch):
-        out = model.apply({"params": params}, batch["inputs"], method=task.outputs)
-        return task.loss(out, batch["targets"], chunks=1)
-
-    a = sums(one)
-    b = sums(many)
-    assert (
-        a.weight["weights"] == b.weight["weights"] == sum(len(text) + 1 for text in WORDS.values())
-    )
-    np.testing.assert_allclose(a.loss["weights"], b.loss["weights"], rtol=1e-5)
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
-    cfg = tables.experiment(
-        folder,
-        T5,
-        TextToText(score_rows=4),
-        ROWS * 8,
-        held=ROWS,
-        steps=320,
-        length=8,
-        target_length=32,
-    )
-    cfg = dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, eval_every=320))
-    with pytest.MonkeyPatch.context() as patch:
-        lines = []
-        patch.setattr(
-            loop.Terminal, "rows", lambda self, title, rows, **_: lines.append((title, list(rows)))
-        )
-        flaxformer_lite.run(cfg, folder / "run")
-    return folder / "run", dict(lines)
+    task = TextToText(score_rows=4)
+    sizes = {"steps": 320, "length": 8, "target_length": 32}
+    cfg = tables.experiment(folder, T5, task, ROWS * 8, held=ROWS, **sizes)
+    cfg = tiny_runs.steps(cfg, 320, eval_every=320)
+    return folder / "run", tables.run_and_listen(cfg, folder / "run")
 
 
 @pytest.mark.nightly
-def test_a_run_learns_to_write_better_than_copying(run):
+def test_a_run_learns_to_write_better_than_copying_and_shows_what_it_wrote(run):
     workdir, said = run
-    before, *_, after = (r for r in metrics.read(workdir / "metrics.jsonl") if r["split"] == "eval")
+    before, *_, after = tables.read_split(workdir)
     assert before["bleu"] < 5 and after["bleu"] > 90 and after["chrf"] > 90
     result = dict(said["result"])
     assert result["copying the source"].startswith("0.0; the model is")
     assert result["compilations"] == "0 after step two"
-
-
-@pytest.mark.nightly
-def test_what_it_wrote_is_shown_beside_the_reference(run):
-    titles = [title for title, _ in run[1]["written"]]
-    texts = [text for _, text in run[1]["written"]]
-    assert titles == ["read", "reference", "written"] * 2
+    titles, texts = zip(*said["written"], strict=True)
+    assert titles == ("read", "reference", "written") * 2
     assert texts[1] == WORDS[texts[0]] and texts[2] == texts[1]
 
 
@@ -162,6 +102,14 @@ def test_new_rows_are_written_for_without_targets(run, tmp_path):
     assert [row["prediction"] for row in told] == [WORDS["c"], WORDS["a"]] and "bleu" not in found
 
 
+@pytest.mark.nightly  # as those of test_instruction.py
+def test_packed_rows_have_the_loss_of_their_pairs():
+    records = tables.records(TextToText(), ROWS, length=12, target_length=48)
+    cfg = dataclasses.replace(T5, vocab_size=384)
+    count = tables.check_packed(TextToText(), cfg, records, [[0, 1], [2, 3]])
+    assert count == sum(len(text) + 1 for text in WORDS.values())
+
+
 def opened(tmp_path, rows, columns=""):
     cfg = tables.experiment(tmp_path, T5, TextToText(), rows, steps=1, columns=columns).data
     return open_labelled(cfg, TextToText(packed=False), "encoder_decoder")[1]["train"]
@@ -172,23 +120,6 @@ def test_a_translation_of_datasets_in_either_direction(tmp_path):
     assert TextToText().prompt_and_reference(opened(tmp_path, rows), 0) == ("one", "un")
     turned = "source=translation.fr,target=translation.en"
     assert TextToText().prompt_and_reference(opened(tmp_path, rows, turned), 0) == ("un", "one")
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"source": "a"}, "needs a column for 'target'"),
-        ({"source": "a", "target": 3}, "row 1: target=3 is not a text"),
-        (
-            {"translation": {"en": "a", "fr": "b", "de": "c"}},
-            r"row 1:.*languages.*name two",
-        ),
-        ({"source": "a", "target": "\ud800"}, "row 1: target is not valid Unicode"),
-    ],
-)
-def test_rows_that_cannot_be_used(tmp_path, row, message):
-    with pytest.raises(ConfigError, match=message):
-        opened(tmp_path, [row])
 
 
 def test_a_score_whose_library_is_missing_is_left_out_and_said(tmp_path, monkeypatch, caplog):

@@ -34,17 +34,12 @@ def test_denoisers_are_those_of_the_paper_and_drawn_equally_often(create, genera
 
 
 def test_the_sequential_denoiser_hides_the_end(create, generator):
-    of_mode = [
-        (source, target)
-        for mode, source, target in drawn(create("ul2"), generator, 200)
-        if mode == "S"
-    ]
+    made = drawn(create("ul2"), generator, 200)
+    of_mode = [(source, target) for mode, source, target in made if mode == "S"]
     assert len(of_mode) > 10
     for source, target in of_mode:
-        assert (
-            source[1:-2].tolist() == TEXT[:150].tolist()
-            and target[1:-1].tolist() == TEXT[150:].tolist()
-        )
+        assert source[1:-2].tolist() == TEXT[:150].tolist()
+        assert target[1:-1].tolist() == TEXT[150:].tolist()
 
 
 @pytest.mark.parametrize("mode_tokens", [True, False])
@@ -59,18 +54,14 @@ def test_input_and_target_together_are_the_text_and_nothing_is_left_out(
         example = objective.make_example(records, row, generator(row))
         inputs = example["inputs"]
         labels = example["targets"]["labels"]
-        assert (
-            inputs["segment_ids"].max()
-            == inputs["decoder_segment_ids"].max()
-            == len(records.row(row))
-        )
-        for number, piece in enumerate(records.row(row), start=1):
+        pieces = records.row(row)
+        assert inputs["segment_ids"].max() == inputs["decoder_segment_ids"].max() == len(pieces)
+        for number, piece in enumerate(pieces, start=1):
             source = inputs["input_ids"][inputs["segment_ids"] == number]
             target = labels[inputs["decoder_segment_ids"] == number]
             modes |= {int(source[0])} & set(records.tokenizer.sentinel_ids)
-            assert (
-                reconstruct(source[int(mode_tokens) :], target, records.tokenizer) == piece.tolist()
-            )
+            text = reconstruct(source[int(mode_tokens) :], target, records.tokenizer)
+            assert text == piece.tolist()
             kept += len(piece)
     assert modes == (set(records.tokenizer.sentinel_ids[-3:]) if mode_tokens else set())
     assert 0.99 * (len(records.ids) - records.document.max() - 1) < kept
@@ -84,17 +75,14 @@ def test_no_corruption_is_longer_than_planned(create, generator):
         sizes = [len(x) for x in objective.corrupt(np.arange(6, 6 + tokens), Bytes(), rng)]
         longest[tokens] = np.maximum(longest[tokens], sizes)
     planned = np.asarray([objective.corrupted(tokens) for tokens in range(2, 121)])
-    assert (longest[2:] <= planned).all() and (longest[2:] == planned).mean() > 0.99, (
-        "and no longer than needed"
-    )
+    assert (longest[2:] <= planned).all()
+    assert (longest[2:] == planned).mean() > 0.99, "and no longer than needed"
 
 
 def test_mode_tokens_are_never_sentinels_of_a_span(create, records_of):
     assert create("ul2").sentinels(585) == 97 + 3
-    with pytest.raises(
-        ConfigError,
-        match=r"length=600: a row has 11\d.*vocabulary.*100 sentinels; sho",
-    ):
+    message = r"length=600: a row has 11\d.*vocabulary.*100 sentinels; sho"
+    with pytest.raises(ConfigError, match=message):
         records_of(create("ul2"), length=600)
 
 

@@ -8,16 +8,7 @@ import numpy as np
 import pytest
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-# of other tools, as tests/FIXTURES.md lists them
-OTHERS = {
-    "adapters",
-    "chat",
-    "framing",
-    "heads",
-    "older_tokenizers",
-    "sentences",
-    "static",
-}
+OTHERS = {"adapters", "chat", "framing", "heads", "older_tokenizers", "sentences", "static"}
 ROWS = json.loads((FIXTURES / "manifest.json").read_text())["fixtures"]
 
 
@@ -32,9 +23,8 @@ def test_fixtures_stay_small():
 @pytest.mark.parametrize("name", ROWS)
 def test_fixture_holds_what_its_row_says(name):
     row = ROWS[name]
-    assert json.loads((FIXTURES / name / "config.json").read_text())["architectures"] == [
-        row["architecture"]
-    ]
+    config = json.loads((FIXTURES / name / "config.json").read_text())
+    assert config["architectures"] == [row["architecture"]]
     with np.load(FIXTURES / name / "expected.npz") as stored:
         arrays = {key: stored[key] for key in stored.files}
     for case in row["cases"]:

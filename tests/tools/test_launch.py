@@ -28,121 +28,80 @@ FLAGS = [
 def run(tmp_path):
     """Runs a script of launch/ with stand-ins, as name -> lines of bash: (exit code, stdout, each
     call of a stand-in, stderr)."""
+    calls = tmp_path / "calls"
 
     def started(script, *words, **programs):
         for name, body in programs.items():
             path = tmp_path / name
-            path.write_text(
-                f'#!/bin/bash\nprintf "%q " {name} "$@" >> {tmp_path}/calls; echo >>'
-                f" {tmp_path}/calls\n{body}\n"
-            )
+            note = f'printf "%q " {name} "$@" >> {calls}; echo >> {calls}'
+            path.write_text(f"#!/bin/bash\n{note}\n{body}\n")
             path.chmod(0o755)
-        found = {
-            **os.environ,
-            "PATH": f"{tmp_path}:{os.environ['PATH']}",
-            "PAUSE": "0",
-            "SLURM_JOB_ID": "7",
-        }
-        done = subprocess.run(
-            ["bash", ROOT / "launch" / script, *words],
-            cwd=tmp_path,
-            env=found,
-            capture_output=True,
-            text=True,
-        )
-        calls = tmp_path / "calls"
-        return (
-            done.returncode,
-            done.stdout,
-            (
-                [shlex.split(line) for line in calls.read_text().splitlines()]
-                if calls.exists()
-                else []
-            ),
-            done.stderr,
-        )
+        calls.touch()
+        env = os.environ | {"PAUSE": "0", "SLURM_JOB_ID": "7"}
+        env["PATH"] = f"{tmp_path}:{env['PATH']}"
+        command = ["bash", ROOT / "launch" / script, *words]
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+        called = [shlex.split(line) for line in calls.read_text().splitlines()]
+        return done.returncode, done.stdout, called, done.stderr
 
     return started
 
 
+CREATE = "queued-resources create"
+DELETE = "queued-resources delete"
+ONCE = [CREATE, "tpu-vm scp", "tpu-vm ssh", "tpu-vm ssh", DELETE]
+
+
 def test_a_dry_run_prints_commands_that_hand_on_every_flag(run):
-    code, said, called, _ = run(
-        "tpu_vm.sh", "--dry-run", "xl", *FLAGS, gcloud="exit 1", python3="exit 1"
-    )
+    programs = {"gcloud": "exit 1", "python3": "exit 1"}
+    code, said, called, _ = run("tpu_vm.sh", "--dry-run", "xl", *FLAGS, **programs)
     lines = [shlex.split(line) for line in said.splitlines()]
     assert code == 0 and not called
-    assert [line[3:5] for line in lines[1:]] == [
-        ["queued-resources", "create"],
-        ["tpu-vm", "scp"],
-        ["tpu-vm", "ssh"],
-        ["tpu-vm", "ssh"],
-        ["queued-resources", "delete"],
-    ]
-    (command,) = (
-        word.removeprefix("--command=") for word in lines[4] if word.startswith("--command=")
-    )
+    assert [" ".join(line[3:5]) for line in lines[1:]] == ONCE
+    (command,) = (word for word in lines[4] if word.startswith("--command="))
     _, _, job = command.partition("bash -c ")
-    assert shlex.split(shlex.split(job)[0].removesuffix("; echo $? > run.code"))[1:] == [
-        "-m",
-        "flaxformer_lite",
-        "train",
-        "--stopped_code=75",
-        *FLAGS,
-    ]
+    _, *words = shlex.split(shlex.split(job)[0].removesuffix("; echo $? > run.code"))
+    assert words == ["-m", "flaxformer_lite", "train", "--stopped_code=75", *FLAGS]
 
 
 def actions(called):
-    return [
-        " ".join(words[3:5]) for words in called if words[0] == "gcloud" and words[4] != "describe"
-    ]
+    gcloud = [words for words in called if words[0] == "gcloud" and words[4] != "describe"]
+    return [" ".join(words[3:5]) for words in gcloud]
 
 
-def test_a_preempted_slice_is_made_again_and_the_run_continues(run):
-    gcloud = """
+@pytest.mark.parametrize(
+    ("looks", "fails"),
+    [
+        (
+            "if [ -e preempted ]; then echo SUSPENDED; rm preempted; else echo ACTIVE; fi",
+            "touch once preempted; exit 1",
+        ),
+        ("echo ACTIVE", "touch once; exit 75"),  # stopped, and the old slice is active
+    ],
+)
+def test_a_preempted_slice_is_made_again_and_the_run_continues(run, looks, fails):
+    gcloud = f"""
     case "$*" in
-      *describe*) if [ -e preempted ]; then echo SUSPENDED; rm preempted; else echo ACTIVE; fi ;;
-      *flaxformer_lite\\ train*) if [ ! -e once ]; then touch once preempted; exit 1; fi ;;
+      *describe*) {looks} ;;
+      *flaxformer_lite\\ train*) if [ ! -e once ]; then {fails}; fi ;;
     esac"""
     code, _, called, _ = run("tpu_vm.sh", "xl", *FLAGS, gcloud=gcloud, python3="")
-    once = [
-        "queued-resources create",
-        "tpu-vm scp",
-        "tpu-vm ssh",
-        "tpu-vm ssh",
-        "queued-resources delete",
-    ]
-    assert code == 0 and actions(called) == once * 2
-
-
-def test_a_stopped_run_continues_in_a_new_slice_though_the_old_one_is_active(run):
-    gcloud = """
-    case "$*" in
-      *describe*) echo ACTIVE ;;
-      *flaxformer_lite\\ train*) if [ ! -e once ]; then touch once; exit 75; fi ;;
-    esac"""
-    code, _, called, _ = run("tpu_vm.sh", "xl", *FLAGS, gcloud=gcloud, python3="")
-    assert code == 0 and actions(called).count("queued-resources create") == 2
-    assert actions(called).count("queued-resources delete") == 2
+    assert code == 0 and actions(called) == ONCE * 2
 
 
 @pytest.mark.parametrize(("fails", "deleted"), [("train", True), ("create", False)])
 def test_a_run_that_fails_is_not_repeated_and_no_slice_of_another_is_deleted(run, fails, deleted):
     gcloud = f'case "$*" in *{fails}*) exit 1 ;; *describe*) echo ACTIVE ;; esac'
     code, _, called, _ = run("tpu_vm.sh", "xl", "--config=gpt2_xl", gcloud=gcloud, python3="")
-    assert code == 1 and ("queued-resources delete" in actions(called)) == deleted
-    assert actions(called).count("queued-resources create") == 1
+    assert code == 1 and (DELETE in actions(called)) == deleted
+    assert actions(called).count(CREATE) == 1
 
 
-STATES = {  # of a queued resource, by Google's page: whether a slice of it comes, or why not
-    "ACCEPTED": "comes",
-    "WAITING_FOR_RESOURCES": "comes",
-    "PROVISIONING": "comes",
-    "CREATING": "comes",
-    "ACTIVE": "comes",
+COMING = ("ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", "CREATING", "ACTIVE", "")
+STATES = dict.fromkeys(COMING, "comes") | {  # of a queued resource, by Google's page
     "SUSPENDING": "again",
     "SUSPENDED": "again",
     "FAILED": "the request for xl has FAILED",
-    "": "comes",
     "gone": "cannot describe xl",
 }
 
@@ -160,13 +119,13 @@ def test_each_state_of_a_request_is_waited_out_or_ends_the_script(run, state):
         then echo ACTIVE; else {answer}; fi ;;
     esac"""
     code, _, called, errors = run("tpu_vm.sh", "xl", *FLAGS, gcloud=gcloud, python3="")
-    creates = actions(called).count("queued-resources create")
+    creates = actions(called).count(CREATE)
     due = STATES[state]
     if due in ("comes", "again"):
         assert code == 0 and not errors and creates == 1 + (due == "again")
     else:
         assert code == 1 and creates == 1 and due in errors
-    assert actions(called).count("queued-resources delete") == creates
+    assert actions(called).count(DELETE) == creates
 
 
 WORKER = """
@@ -194,8 +153,8 @@ def test_a_lost_connection_is_made_again_and_follows_the_same_run(run, tmp_path,
     assert ended == code and "trained" in said
     assert "connection to xl is lost" in errors
     assert (tmp_path / "worker/started").read_text().splitlines()[4:] == FLAGS, "once, each flag"
-    assert actions(called).count("queued-resources create") == 1
-    assert actions(called)[-1] == "queued-resources delete"
+    assert actions(called).count(CREATE) == 1
+    assert actions(called)[-1] == DELETE
 
 
 # Each of these starts 16 devices a slice: a v5litepod-16, two nodes or pods of eight GPUs, 4x4.
@@ -229,16 +188,12 @@ def test_the_flags_of_each_recipe_fit_the_devices_of_its_type(flags, devices):
 
 
 SHRUNK = {  # the model and text, but neither mesh nor batch
-    "model.d_model": 64,
-    "model.num_heads": 2,
-    "model.mlp_dim": 64,
-    "model.decoder_layers": 2,
+    **dict.fromkeys(("model.d_model", "model.mlp_dim"), 64),
+    **dict.fromkeys(("model.num_heads", "model.decoder_layers"), 2),
+    **dict.fromkeys(("model.max_length", "data.length"), 16),
+    **dict.fromkeys(("train.steps", "train.eval_batches"), 1),
     "model.vocab_size": 384,
-    "model.max_length": 16,
-    "data.length": 16,
     "data.tokenizer.name": "bytes",
-    "train.steps": 1,
-    "train.eval_batches": 1,
 }
 
 
@@ -260,9 +215,8 @@ def test_each_recipe_starts_on_simulated_devices(flags, devices, tmp_path):
 def test_only_a_stopped_job_goes_back_into_the_queue(run, code, requeued):
     got, _, called, _ = run("slurm.sbatch", *FLAGS, srun=f"exit {code}", scontrol="")
     assert got == code and (["scontrol", "requeue", "7"] in called) == requeued
-    assert (
-        called[0][:3] == ["srun", "flaxformer_lite", "train"] and called[0][-len(FLAGS) :] == FLAGS
-    )
+    assert called[0][:3] == ["srun", "flaxformer_lite", "train"]
+    assert called[0][-len(FLAGS) :] == FLAGS
 
 
 @pytest.mark.parametrize("name", ["jobset_gpu.yaml", "jobset_tpu.yaml"])
@@ -277,9 +231,8 @@ def test_flags_and_numbers_of_a_jobset_fit_together(name):
     assert ignored["values"] == [int(exits)] and ignored["containerName"] == container["name"]
     if "coordinator" in flags:
         assert flags["num_processes"] == str(spec["completions"])
-        assert flags["coordinator"].startswith(
-            f"{document['metadata']['name']}-{job['name']}-0-0.{document['metadata']['name']}:"
-        )
+        name = document["metadata"]["name"]
+        assert flags["coordinator"].startswith(f"{name}-{job['name']}-0-0.{name}:")
     else:
         assert flags["config.mesh.slices"] == str(job["replicas"])
     assert spec["parallelism"] == spec["completions"]

@@ -7,12 +7,7 @@ from tools.lint import SKIP, problems
 
 @pytest.mark.parametrize(
     "line",
-    [
-        "a, b = 1, 2",
-        "self.a, b = f(x), g(x)",
-        "cfg, run = self.cfg, self.run",
-        f"a = 1  # {SKIP}",
-    ],
+    ["a, b = 1, 2", "self.a, b = f(x), g(x)", "cfg, run = self.cfg, self.run", f"a = 1  # {SKIP}"],
 )
 def test_folded_lines_are_named(line):
     ((number, message),) = problems(f"x = 1\n{line}\n")

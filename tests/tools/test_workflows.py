@@ -58,12 +58,10 @@ def test_an_action_has_one_version_everywhere():
     assert len(used) == len({name.partition("@")[0] for name in used})
 
 
-@pytest.mark.parametrize(
-    "name", ["bug.yml", "family.yml", "question.yml", "config.yml"], ids=lambda name: name
-)
+@pytest.mark.parametrize("name", ["bug", "family", "question", "config"])
 def test_an_issue_form_can_be_read(name):
-    form = yaml.safe_load((ROOT / ".github" / "ISSUE_TEMPLATE" / name).read_text())
-    if name == "config.yml":
+    form = yaml.safe_load((ROOT / ".github" / "ISSUE_TEMPLATE" / f"{name}.yml").read_text())
+    if name == "config":
         assert form["contact_links"]
         return
     ids = [field["id"] for field in form["body"]]
@@ -73,12 +71,7 @@ def test_an_issue_form_can_be_read(name):
 def test_the_project_has_one_address():
     urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
     home = urls["Homepage"]
-    for name in (
-        "README.md",
-        "SECURITY.md",
-        "CITATION.cff",
-        "docs/install.md",
-        ".github/ISSUE_TEMPLATE/config.yml",
-    ):
+    pages = ("README.md", "SECURITY.md", "CITATION.cff", "docs/install.md")
+    for name in (*pages, ".github/ISSUE_TEMPLATE/config.yml"):
         found = re.findall(r"https://github\.com/[\w-]+/flaxformer_lite", (ROOT / name).read_text())
         assert set(found) == {home}, name

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 
+import numpy as np
 import pytest
 
 from flaxformer_lite import __main__ as door
@@ -21,19 +22,15 @@ def write(folder, cfg, values, name="nll", every=10, **others):
     """A workdir as a run leaves it, with these held-out values."""
     folder.mkdir(parents=True)
     write_inputs(folder, cfg, tokenizer.Bytes())
-    with open(folder / "metrics.jsonl", "w") as file:
-        for index, value in enumerate(values):
-            step = every * index
-            timed = {"tokens_per_second": 100.0 + index, "step_seconds": 256 / (100.0 + index)}
-            for record in ([{"split": "train", "loss": value, **timed}] if step else []) + [
-                {"split": "eval", name: value}
-            ]:
-                file.write(
-                    json.dumps(
-                        {"step": step, **record, **(others if record["split"] == "eval" else {})}
-                    )
-                    + "\n"
-                )
+    records = []
+    for index, value in enumerate(values):
+        step = every * index
+        timed = {"tokens_per_second": 100.0 + index, "step_seconds": 256 / (100.0 + index)}
+        if step:
+            records.append({"step": step, "split": "train", "loss": value, **timed})
+        records.append({"step": step, "split": "eval", name: value, **others})
+    lines = [json.dumps(record) + "\n" for record in records]
+    (folder / "metrics.jsonl").write_text("".join(lines))
     return folder
 
 
@@ -43,18 +40,22 @@ def cfg(tmp_path):
 
 
 def wider(cfg, width=32):
-    return dataclasses.replace(
-        cfg, model=dataclasses.replace(cfg.model, d_model=width, vocab_size=300)
-    )
+    model = dataclasses.replace(cfg.model, d_model=width, vocab_size=300)
+    return dataclasses.replace(cfg, model=model)
+
+
+def classifier(cfg, **options):
+    """A run of another objective, whose values are accuracies."""
+    sizes = tiny_runs.SIZES | {"vocab_size": 300, "encoder_layers": 1}
+    model = bert.config("tiny", head="sequence_classification", **sizes)
+    return dataclasses.replace(cfg, model=model, objective=Classification(**options))
 
 
 @pytest.fixture
 def runs(cfg, tmp_path):
     """Two finished runs that differ in their width."""
-    return [
-        write(tmp_path / name, wider(cfg, w), CURVES[name])
-        for name, w in (("small", 16), ("wide", 32))
-    ]
+    widths = {"small": 16, "wide": 32}
+    return [write(tmp_path / name, wider(cfg, w), CURVES[name]) for name, w in widths.items()]
 
 
 def compared(capsys, *args):
@@ -63,41 +64,17 @@ def compared(capsys, *args):
     return said.err + said.out
 
 
-def refused(capsys, *args):
-    with pytest.raises(SystemExit) as ended:
-        door.main(["compare", *map(str, args)])
-    said = capsys.readouterr().err
-    *notices, error = said.splitlines()
-    assert (
-        ended.value.code == 2
-        and error.startswith("error: ")
-        and all(line.startswith("notice: ") for line in notices)
-    )
-    return error
-
-
 def test_results_and_only_the_fields_that_differ(runs, capsys):
-    lines = [line.split() for line in compared(capsys, *runs).splitlines()]
-    assert lines[0] == [
-        "run",
-        "steps",
-        "tokens",
-        "best",
-        "held-out",
-        "loss",
-        "last",
-        "tokens/s",
-        "parameters",
-    ]
-    assert (
-        lines[1][:7] == ["small", "20", "5,120", "4.000", "after", "10", "4.500"]
-        and lines[1][7] == "102"
-    )
-    assert lines[2][:7] == ["wide", "20", "5,120", "3.000", "after", "20", "3.000"]
+    title, *lines = compared(capsys, *runs).splitlines()
+    due = "run steps tokens best held-out loss last tokens/s parameters"
+    assert " ".join(title.split()) == due
+    lines = [line.split() for line in lines]
+    assert lines[0][:8] == ["small", "20", "5,120", "4.000", "after", "10", "4.500", "102"]
+    assert lines[1][:7] == ["wide", "20", "5,120", "3.000", "after", "20", "3.000"]
     # GPT-2, one layer
     count = 300 * 32 + 32 * 32 + 2 * 64 + 2 * 32 + 4 * 32 * 32 + 4 * 32 + 2 * 32 * 32 + 32 + 32
-    assert int(lines[2][8].replace(",", "")) == count
-    assert lines[3:] == [["differs", "small", "wide"], ["model.d_model", "16", "32"]]
+    assert int(lines[1][8].replace(",", "")) == count
+    assert lines[2:] == [["differs", "small", "wide"], ["model.d_model", "16", "32"]]
 
 
 def test_curves_lie_over_each_other_in_one_chart(runs, capsys, tmp_path):
@@ -105,12 +82,9 @@ def test_curves_lie_over_each_other_in_one_chart(runs, capsys, tmp_path):
     page = (tmp_path / "out.html").read_text()
     assert page.count("<figure") == 1 and "http:" not in page and "https:" not in page
     for name, color in (("small", "c0"), ("wide", "c1")):
-        heights = [y for _, y in drawn(page, color)]
-        order = sorted(range(3), key=lambda index: -CURVES[name][index])
-        assert (
-            sorted(range(3), key=lambda index: heights[index]) == order
-            and f'{color}">{name}<' in page
-        )
+        heights = [-y for _, y in drawn(page, color)]
+        assert np.argsort(heights).tolist() == np.argsort(CURVES[name]).tolist()
+        assert f'{color}">{name}<' in page
     assert "<th>model.d_model<td>16<td>32" in page
 
 
@@ -129,13 +103,7 @@ def test_killed_in_mid_line_resumed_and_of_the_same_name(cfg, runs, capsys, tmp_
 
 def test_a_long_value_leaves_room_for_the_other_runs(cfg, runs, capsys, tmp_path):
     """Its cell wraps; all others stay on one line."""
-    named = tuple(f"a-class-name-{i}" for i in range(20))
-    model = bert.config(
-        "tiny",
-        head="sequence_classification",
-        **{**tiny_runs.SIZES, "vocab_size": 300, "encoder_layers": 1},
-    )
-    task = dataclasses.replace(cfg, model=model, objective=Classification(labels=named))
+    task = classifier(cfg, labels=tuple(f"a-class-name-{i}" for i in range(20)))
     long = write(tmp_path / "long", task, (0.5,), name="accuracy", loss=1.0)
     compared(capsys, long, runs[0], "--output", tmp_path / "out.html")
     page = (tmp_path / "out.html").read_text()
@@ -144,61 +112,43 @@ def test_a_long_value_leaves_room_for_the_other_runs(cfg, runs, capsys, tmp_path
     assert "td.long,th.long{white-space:normal;overflow-wrap:anywhere" in page
 
 
-def test_another_tokenizer_is_compared_by_bytes(cfg, runs, capsys, tmp_path):
-    others = [
-        write(tmp_path / f"{n}_bpb", wider(cfg), (5.0, 2.0), bits_per_byte=b)
-        for n, b in (("x", 1.5), ("y", 1.25))
-    ]
-    text = (others[1] / "config.json").read_text()
-    (others[1] / "config.json").write_text(
-        re.sub(r'"tokenizer": "\w+",\n', '"tokenizer": "another",\n', text, count=1)
-    )
+def test_another_tokenizer_is_compared_by_bytes(cfg, capsys, tmp_path):
+    values = (wider(cfg), (5.0, 2.0))
+    others = [write(tmp_path / f"{bits}_bpb", *values, bits_per_byte=bits) for bits in (1.5, 1.25)]
+    config = others[1] / "config.json"
+    another = '"tokenizer": "another",\n'
+    config.write_text(re.sub(r'"tokenizer": "\w+",\n', another, config.read_text(), count=1))
     said = compared(capsys, *others)
-    assert (
-        "notice: the tokenizers differ; compared by bits per byte" in said and "1.250 after" in said
-    )
+    assert "notice: the tokenizers differ; compared by bits per byte" in said
+    assert "1.250 after" in said
 
 
 def test_other_objectives_are_said_to_be_others(cfg, runs, capsys, tmp_path):
-    model = bert.config(
-        "tiny",
-        head="sequence_classification",
-        **{**tiny_runs.SIZES, "vocab_size": 300, "encoder_layers": 1},
-    )
-    task = dataclasses.replace(cfg, model=model, objective=Classification())
-    scored = write(tmp_path / "scored", task, (0.5, 0.9), name="accuracy", loss=1.0)
+    scored = write(tmp_path / "scored", classifier(cfg), (0.5, 0.9), name="accuracy", loss=1.0)
     said = compared(capsys, scored, runs[0], "--output", tmp_path / "out.html")
-    assert (
-        "different objectives (causal_lm, classification), whose values measure different things"
-        in said
-    )
-    assert (
-        "no metric in common" in said
-        and "held-out" not in said
-        and "<figure" not in (tmp_path / "out.html").read_text()
-    )
+    others = "different objectives (causal_lm, classification), whose values measure different"
+    assert others in said and "no metric in common" in said and "held-out" not in said
+    assert "<figure" not in (tmp_path / "out.html").read_text()
     assert "90.0% after 10" in compared(capsys, scored)  # higher is better
 
 
-def test_what_is_no_run_is_one_sentence(cfg, runs, capsys, tmp_path):
+def test_what_is_no_run_is_one_sentence(cfg, runs, refusal, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
-    assert f"{empty}: no run has written a config.json there" in refused(capsys, runs[0], empty)
-    assert f"{tmp_path / 'nowhere'}: no such directory" in refused(
-        capsys, runs[0], tmp_path / "nowhere"
-    )
+    nowhere = tmp_path / "nowhere"
+    message = f"{empty}: no run has written a config.json there"
+    assert message in refusal("compare", runs[0], empty)
+    assert f"{nowhere}: no such directory" in refusal("compare", runs[0], nowhere)
     begun = write(tmp_path / "begun", wider(cfg), ())
-    assert f"{begun}: metrics.jsonl has no evaluation yet" in refused(capsys, begun)
+    assert f"{begun}: metrics.jsonl has no evaluation yet" in refusal("compare", begun)
     (begun / "metrics.jsonl").unlink()
-    assert "no evaluation yet" in refused(capsys, begun)
-    (begun / "config.json").write_text(
-        (begun / "config.json").read_text().replace('"steps": 20', '"steps": 30')
-    )
-    assert "is not what the run wrote" in refused(capsys, begun)
-    assert "must end in .html" in refused(capsys, *runs, "--output", "x.pdf")
-    assert "its folder does not exist; make it first" in refused(
-        capsys, *runs, "--output", tmp_path / "no" / "x.html"
-    )
-    assert "draws at most 8 runs, and there are 9" in refused(
-        capsys, *[runs[0]] * 9, "--output", "x.html"
-    )
+    assert "no evaluation yet" in refusal("compare", begun)
+    config = begun / "config.json"
+    config.write_text(config.read_text().replace('"steps": 20', '"steps": 30'))
+    assert "is not what the run wrote" in refusal("compare", begun)
+    for folders, output, message in (
+        (runs, "x.pdf", "must end in .html"),
+        (runs, nowhere / "x.html", "its folder does not exist; make it first"),
+        ([runs[0]] * 9, "x.html", "draws at most 8 runs, and there are 9"),
+    ):
+        assert message in refusal("compare", *folders, "--output", output)

@@ -6,15 +6,8 @@ from flaxformer_lite.contrib.export.cases import Case, first_call, next_call, pa
 
 
 def greedy(programs, run, rows, steps, start=0):
-    """Writes `steps` tokens for each row, int [B, steps].
-
-    Args:
-      programs: those of one model.
-      run: (name of a program, inputs) -> outputs.
-      rows: ids of prompts, or of the texts of an encoder-decoder.
-      steps: how many tokens.
-      start: the first token of an encoder-decoder's target.
-    """
+    """Writes `steps` tokens for each row of ids by `run`, (name of a program, inputs) -> outputs;
+    the target of an encoder-decoder begins with `start`."""
     encoded = None
     if len(programs) == 2:
         inputs = pad_texts(programs[0], rows)

@@ -34,16 +34,10 @@ def test_libraries_are_read_from_npm_or_asked_for(tmp_path):
 def test_a_page_holds_its_parts_and_escapes_texts():
     attack = "</script><img src=x>"
     task = PageTask(task="classify", tokenizer="{}", labels=(attack, "{{model}}"), limit=8)
-    rendered = page.render_page(
-        b"model",
-        task,
-        [Example(attack, [1, 2], [0.25, 0.75])],
-        Libraries(b"runtime", b"wasm", b"tokenizers", "versions"),
-        output="logits",
-        title=attack,
-        facts="bert",
-        text=attack,
-    )
+    examples = [Example(attack, [1, 2], [0.25, 0.75])]
+    libraries = Libraries(b"runtime", b"wasm", b"tokenizers", "versions")
+    texts = {"output": "logits", "title": attack, "facts": "bert", "text": attack}
+    rendered = page.render_page(b"model", task, examples, libraries, **texts)
     assert "<img" not in rendered
     parts = dict(re.findall(r'<script type="[^"]*" id="(\w+)">(.*?)</script>', rendered, re.S))
     for name in ("model", "wasm", "runtime", "tokenizers"):
@@ -62,11 +56,8 @@ def test_numbers_are_those_of_the_commands():
     numbers = fill.numbers([1, 2, 7, 3], logits_TV)
     np.testing.assert_allclose(numbers, sorted(shares_V, reverse=True)[:5])
     logits_C = logits_TV[0]
-    for kind, due in (
-        ("single", softmax(logits_C)),
-        ("multiple", expit(logits_C)),
-        ("number", logits_C[:1]),
-    ):
+    dues = {"single": softmax(logits_C), "multiple": expit(logits_C), "number": logits_C[:1]}
+    for kind, due in dues.items():
         task = PageTask(task="classify", tokenizer="", kind=kind)
         np.testing.assert_allclose(task.numbers([1], logits_C), due, rtol=1e-6)
 

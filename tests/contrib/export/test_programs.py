@@ -1,9 +1,12 @@
 """Exported programs, traced once with symbolic sizes, compute what the model does."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.traverse_util import unflatten_dict
 from jax import export
 
 from flaxformer_lite import ConfigError, generate
@@ -32,10 +35,7 @@ def files_of(programs, params):
     """The programs as a file has them, as (name, inputs) -> outputs."""
     calls = {}
     for program in programs:
-
-        def run(program=program, **arrays):
-            return program.function(params, arrays)
-
+        run = functools.partial(lambda program, **arrays: program.function(params, arrays), program)
         calls[program.name] = export.export(jax.jit(run))(**program.inputs)
 
     def call(name, inputs):
@@ -60,29 +60,20 @@ def test_a_file_writes_what_generate_writes(family, number, overrides):
     run = files_of(programs, params)
     start = model.cfg.decoder_start_token_id or 0
     is_pair = len(programs) == 2
-    width = max(map(len, ROWS))
-    rows = np.zeros((len(ROWS), width), np.int32)
-    for number, row in enumerate(ROWS):
-        at = slice(0, len(row)) if is_pair else slice(width - len(row), width)
-        rows[number, at] = row
     options = {"decoder_start_token_id": start} if is_pair else {}
-    due = generate(model, params, rows, rows > 0, max_new_tokens=NEW, eos_token_id=None, **options)
+    due = generate(model, params, ROWS, max_new_tokens=NEW, eos_token_id=None, **options)
     assert greedy(programs, run, ROWS, NEW, start).tolist() == due[:, -NEW:].tolist()
     cases = make_cases(programs, params, ROWS, start=start)
     assert max(largest_difference(cases, run).values()) < 1e-5
-    if is_pair:
-        padding_is_not_read(next(case for case in cases if case.program == "decode"), run)
-
-
-def padding_is_not_read(case, run):
-    """Changes the keys and values of a decoder's source where it is padded."""
-    padded_BS = case.inputs["encoder_attention_mask"] == 0
-    assert padded_BS.any()
-    inputs = dict(case.inputs)
-    for name in inputs:
-        if name.startswith("source_key_values."):
-            inputs[name] = np.where(padded_BS[:, None, :, None], np.float32(9), inputs[name])
-    assert np.abs(run("decode", inputs)["logits"] - case.outputs["logits"]).max() < 1e-5
+    if is_pair:  # the keys and values of a source are not read where it is padded
+        case = next(case for case in cases if case.program == "decode")
+        padded_BS = case.inputs["encoder_attention_mask"] == 0
+        assert padded_BS.any()
+        inputs = dict(case.inputs)
+        for name in inputs:
+            if name.startswith("source_key_values."):
+                inputs[name] = np.where(padded_BS[:, None, :, None], np.float32(9), inputs[name])
+        assert np.abs(run("decode", inputs)["logits"] - case.outputs["logits"]).max() < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -117,19 +108,17 @@ def test_a_sentence_model_pools_and_normalizes():
     rng = np.random.default_rng(0)
     kernel_DO = rng.normal(size=(cfg.d_model, 6)).astype(np.float32)
     dense = Dense(kernel_DO, rng.normal(size=6).astype(np.float32), "Tanh")
-    layers = SentenceLayers(pooling="mean+first", normalize=True)
-    (program,) = programs_of(model, layers)
-    inputs = pad_texts(program, ROWS)
-    vectors = files_of([program], params)("embed", inputs)["sentence_embedding"]
-    apply = jax.jit(lambda params: model.apply({"params": params}, **inputs))
-    hidden = apply(params).last_hidden_state
-    pooled = pool("mean+first", hidden, inputs["attention_mask"], unit=False)
-    np.testing.assert_allclose(vectors, layers.finish(np.asarray(pooled)), atol=1e-6)
-    layers = SentenceLayers(pooling="max", dense=(dense,), normalize=False)
-    (program,) = programs_of(model, layers)
-    vectors = jax.jit(program.function)(params, inputs)["sentence_embedding"]
-    pooled = pool("max", hidden, inputs["attention_mask"], unit=False)
-    np.testing.assert_allclose(vectors, layers.finish(np.asarray(pooled)), atol=1e-6)
+    for layers in (
+        SentenceLayers(pooling="mean+first", normalize=True),
+        SentenceLayers(pooling="max", dense=(dense,), normalize=False),
+    ):
+        (program,) = programs_of(model, layers)
+        inputs = pad_texts(program, ROWS)
+        vectors = files_of([program], params)("embed", inputs)["sentence_embedding"]
+        apply = jax.jit(lambda params: model.apply({"params": params}, **inputs))  # noqa: B023
+        hidden = apply(params).last_hidden_state
+        pooled = pool(layers.pooling, hidden, inputs["attention_mask"], unit=False)
+        np.testing.assert_allclose(vectors, layers.finish(np.asarray(pooled)), atol=1e-6)
 
 
 @pytest.mark.nightly
@@ -155,24 +144,23 @@ def test_what_a_file_cannot_know_is_refused():
 
 def test_weights_are_stored_smaller():
     rng = np.random.default_rng(0)
-    params = {
-        "embed": {"embedding": rng.normal(size=(64, 32)).astype(np.float32)},
-        "lm_head": {"kernel": rng.normal(size=(64, 32)).astype(np.float32)},
-        "attention": {"query": {"kernel": rng.normal(size=(32, 4, 8)).astype(np.float32)}},
-        "mlp": {"experts": {"up": {"kernel": rng.normal(size=(4, 32, 8)).astype(np.float32)}}},
-        "up": {"kernel": rng.normal(size=(32, 64)).astype(np.float32), "bias": np.ones(64)},
+    scales = {  # path -> (shape, shape of its scale)
+        "embed/embedding": ((64, 32), (64, 1)),
+        "lm_head/kernel": ((64, 32), (64, 1)),
+        "attention/query/kernel": ((32, 4, 8), (1, 4, 8)),
+        "mlp/experts/up/kernel": ((4, 32, 8), (4, 1, 8)),
+        "up/kernel": ((32, 64), (1, 64)),
     }
+    leaves = {path: rng.normal(size=shape) for path, (shape, _) in scales.items()}
+    leaves["up/bias"] = np.ones(64)
+    params = unflatten_dict({k: x.astype(np.float32) for k, x in leaves.items()}, sep="/")
     for weights, limit in (("float32", 0), ("float16", 2e-3), ("int8", 0.02)):
         stored = stored_as(weights, params)
         apart = jax.tree.map(lambda a, b: np.abs(a - b).max(), widen_weights(stored), params)
         assert max(jax.tree.leaves(apart)) <= limit
         assert apart["up"]["bias"] == 0
-    assert stored["up/kernel"].integers.dtype == np.int8
-    assert stored["up/kernel"].scale.shape == (1, 64)
-    assert stored["embed/embedding"].scale.shape == (64, 1)
-    assert stored["lm_head/kernel"].scale.shape == (64, 1)
-    assert stored["attention/query/kernel"].scale.shape == (1, 4, 8)
-    assert stored["mlp/experts/up/kernel"].scale.shape == (4, 1, 8)
+    for path, (_, shape) in scales.items():
+        assert stored[path].integers.dtype == np.int8 and stored[path].scale.shape == shape
 
 
 def test_cases_are_read_as_they_were_written(tmp_path):
@@ -187,29 +175,18 @@ def test_cases_are_read_as_they_were_written(tmp_path):
         load_cases(tmp_path / "none.npz")
 
 
-LONG_NAME = f"0/{'x' * 300}/output/logits"  # no name of a file
-
-
-def test_cases_that_would_fill_the_memory_are_refused(tmp_path):
-    bomb = tmp_path / "bomb.npz"
+def test_files_of_strangers_are_refused(tmp_path):
+    bomb = tmp_path / "bomb.npz"  # which would fill the memory
     np.savez_compressed(bomb, **{"0/encode/output/logits": np.zeros(10_000_000)})
     assert bomb.stat().st_size < 100_000
     with pytest.raises(ConfigError, match="compressed 200 times"):
         load_cases(bomb)
-
-
-def test_files_of_strangers_are_refused(tmp_path):
     junk = tmp_path / "junk.npz"
     junk.write_bytes(b"PK\x03\x04 and no more")
-    for names in (
-        None,
-        ["a"],
-        ["0/encode/other/logits"],
-        ["0/encode/input/input_ids"],
-        [LONG_NAME],
-    ):
-        if names:
-            np.savez(junk, **{name: np.ones(2) for name in names})
+    long = f"0/{'x' * 300}/output/logits"  # no name of a file
+    for name in ("", "a", "0/encode/other/logits", "0/encode/input/input_ids", long):
+        if name:
+            np.savez(junk, **{name: np.ones(2)})
         with pytest.raises(ConfigError, match="export the model again"):
             load_cases(junk)
     case = Case("encode", {}, {"logits": np.ones((2, 3))})

@@ -9,30 +9,22 @@ import pytest
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.contrib.hard_negatives.mining import MiningRules, mine
 from flaxformer_lite.inference.retrieval import Hits
+from tests.objectives import tables
 
 ROOT = Path(__file__).parents[2] / "fixtures" / "sentences"
 EXPECTED = json.loads((ROOT / "retrieval.json").read_text())
 
 
-def mined(folder, *flags):
+def flags_of(folder):
     rows = []
     for query, documents in EXPECTED["relevant"].items():
         for name in documents:
             rows.append({"query": EXPECTED["queries"][query], "answer": EXPECTED["corpus"][name]})
-    (folder / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    pairs = tables.write_rows(folder / "pairs.jsonl", rows)
     (folder / "corpus.txt").write_text("\n".join(EXPECTED["corpus"].values()))
-    args = [
-        "mine",
-        "--model",
-        str(ROOT / "mean_normalize"),
-        "--output",
-        str(folder / "mined.jsonl"),
-    ]
-    files = ["--data", str(folder / "pairs.jsonl"), "--corpus", str(folder / "corpus.txt")]
-    main([*args, *files, *flags])
-    lines = (folder / "mined.jsonl").read_text().splitlines()
-    (folder / "mined.jsonl").unlink()
-    return [json.loads(line) for line in lines]
+    flags = {"--data": pairs, "--corpus": str(folder / "corpus.txt")}
+    flags |= {"--model": str(ROOT / "mean_normalize"), "--output": str(folder / "mined.jsonl")}
+    return ["mine", *(word for flag in flags.items() for word in flag)]
 
 
 def test_negatives_are_those_of_sentence_transformers(tmp_path, capsys):
@@ -40,9 +32,12 @@ def test_negatives_are_those_of_sentence_transformers(tmp_path, capsys):
         flags = []
         for name, value in json.loads(options).items():
             flags += [f"--{name}".replace("num_", ""), str(value)]
+        main([*flags_of(tmp_path), *flags])
         found = {}
-        for row in mined(tmp_path, *flags):
+        for line in (tmp_path / "mined.jsonl").read_text().splitlines():
+            row = json.loads(line)
             found.setdefault((row["anchor"], row["positive"]), row["negatives"])
+        (tmp_path / "mined.jsonl").unlink()
         for anchor, positive, *negatives in due:
             # their query may be its own negative, ours is not
             expected = [text for text in negatives if text != anchor]
@@ -67,7 +62,5 @@ def test_random_negatives_are_drawn_by_the_seed():
         (["--columns", "anchor=nothing"], "no 'nothing'"),
     ],
 )
-def test_what_cannot_be_mined_is_refused(tmp_path, capsys, flags, message):
-    with pytest.raises(SystemExit):
-        mined(tmp_path, *flags)
-    assert message in capsys.readouterr().err
+def test_what_cannot_be_mined_is_refused(tmp_path, refusal, flags, message):
+    assert message in refusal(*flags_of(tmp_path), *flags)

@@ -5,7 +5,6 @@ tools/keras_hub_numbers.py stored them; here each array is written into an h5 fi
 
 import json
 import sys
-import zlib
 from pathlib import Path
 
 import h5py
@@ -18,6 +17,7 @@ import pytest
 from flaxformer_lite import load_pretrained, load_tokenizer
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.pretrained.safetensors import WeightsError
+from tests.contrib.t5x.test_flaxformer import values
 from tests.marks import daily
 
 STORED = json.loads((Path(__file__).parent / "keras_hub.json").read_text())
@@ -33,12 +33,6 @@ INPUTS = {
     "decoder_padding_mask": "decoder_attention_mask",
 }
 OUTPUTS = {"sequence_output": "last_hidden_state", "pooled_output": "pooler_output"}
-
-
-def values(name, shape):
-    """Draws an array from its name, as tools/keras_hub_numbers.py does."""
-    random = np.random.default_rng(zlib.crc32(name.encode()))
-    return (0.5 * random.standard_normal(shape)).astype(np.float32)
 
 
 def write(folder, name):
@@ -93,36 +87,32 @@ def test_convert_says_what_it_found_and_takes_the_tokenizer_along(classifier, tm
     assert "KerasHub preset" in capsys.readouterr().out
 
 
+WEIGHTS = "model.weights.h5"
+DENSE = "layers/dense/vars/0"
+LAYERS = "layers/transformer_encoder"
+
+
 def edit(folder, **fields):
     config = json.loads((folder / "config.json").read_text())
     config["config"] |= fields
     (folder / "config.json").write_text(json.dumps(config))
 
 
-def without(folder, path):
-    with h5py.File(folder / "model.weights.h5", "r+") as file:
-        del file[path]
+def put(folder, path, value):
+    """Writes an array in place of what is there; None deletes it."""
+    with h5py.File(folder / WEIGHTS, "r+") as file:
+        if path in file:
+            del file[path]
+        if value is not None:
+            file[path] = value
 
 
-def linked(folder):
-    without(folder, "layers/dense/vars/0")
-    with h5py.File(folder / "model.weights.h5", "r+") as file:
-        file["layers/dense/vars/0"] = h5py.ExternalLink("/etc/passwd", "x")
+def add_twice(folder):
+    with h5py.File(folder / WEIGHTS, "r+") as file:
+        file.copy(f"{LAYERS}_1", f"{LAYERS}_01")
 
 
-def added(folder):
-    with h5py.File(folder / "model.weights.h5", "r+") as file:
-        file["layers/transformer_encoder/router/vars/0"] = np.zeros(2, "float32")
-
-
-def no_task(folder):
-    task = {"class_name": "BertTextClassifier", "config": None}
-    (folder / "task.json").write_text(json.dumps(task))
-
-
-def twice(folder):
-    with h5py.File(folder / "model.weights.h5", "r+") as file:
-        file.copy("layers/transformer_encoder_1", "layers/transformer_encoder_01")
+NO_TASK = json.dumps({"class_name": "BertTextClassifier", "config": None})
 
 
 def test_groups_that_are_linked_again_are_visited_once(classifier):
@@ -138,29 +128,29 @@ def test_groups_that_are_linked_again_are_visited_once(classifier):
     jax.tree.map(np.testing.assert_array_equal, load_pretrained(classifier)[1], due)
 
 
-def quantized(folder):
-    without(folder, "layers/dense/vars/0")
-    with h5py.File(folder / "model.weights.h5", "r+") as file:
-        file["layers/dense/vars/0"] = np.zeros((8, 8), "int8")
-
-
-WEIGHTS = "model.weights.h5"
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda f: (f / WEIGHTS).unlink(), "h5: missing; fetch the whole preset"),
         (lambda f: (f / WEIGHTS).write_bytes(b"\x89HDF\r\n"), "not an h5 file, or damaged"),
-        (lambda f: without(f, "layers/embedding"), "no tensor embeddings.token_type_embeddings"),
-        (linked, "no tensor pooler.dense.weight"),
-        (added, "holds layers/transformer_encoder/router/vars/0, which is not known"),
-        (quantized, "has dtype int8.*quantized"),
+        (lambda f: put(f, "layers/embedding", None), "no tensor embeddings.token_type_embeddings"),
+        (
+            lambda f: put(f, DENSE, h5py.ExternalLink("/etc/passwd", "x")),
+            "no tensor pooler.dense.weight",
+        ),
+        (
+            lambda f: put(f, f"{LAYERS}/router/vars/0", np.zeros(2, "float32")),
+            f"holds {LAYERS}/router/vars/0, which is not known",
+        ),
+        (lambda f: put(f, DENSE, np.zeros((8, 8), "int8")), "has dtype int8.*quantized"),
         (lambda f: edit(f, alibi=True), "alibi=True: a field that is not known"),
         (lambda f: edit(f, num_layers="two"), "num_layers='two': must be a number"),
         (lambda f: edit(f, num_heads=0), "num_heads=0: must be a number above 0"),
-        (twice, r"vars/0: a second array for encoder\.layer\.1"),
-        (no_task, r"classifier.bias .* has shape \[3\], but config.json implies \[2\]"),
+        (add_twice, r"vars/0: a second array for encoder\.layer\.1"),
+        (
+            lambda f: (f / "task.json").write_text(NO_TASK),
+            r"classifier.bias .* has shape \[3\], but config.json implies \[2\]",
+        ),
         (
             lambda f: edit(f, dtype={"class_name": "DTypePolicyMap"}),
             "quantized weights of KerasHub",

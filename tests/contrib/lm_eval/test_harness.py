@@ -89,15 +89,11 @@ def test_the_harness_gives_the_context_to_an_encoder():
     want = score(model, params, [tokenizer.encode("ab")], [Bytes().encode(" cd")])
     np.testing.assert_allclose(found[0][0], want.log_likelihood[0], rtol=1e-5)
     asked = {"until": [], "max_gen_toks": 5}
-    written = generate(
-        model,
-        params,
-        [tokenizer.encode("hello")],
-        max_new_tokens=5,
-        eos_token_id=tokenizer.eos_id,
-        pad_token_id=tokenizer.pad_id,
-    )
-    ids = [i for i in written[0, 1:].tolist() if i not in (tokenizer.eos_id, tokenizer.pad_id)]
+    eos = tokenizer.eos_id
+    pad = tokenizer.pad_id
+    settings = {"max_new_tokens": 5, "eos_token_id": eos, "pad_token_id": pad}
+    written = generate(model, params, [tokenizer.encode("hello")], **settings)
+    ids = [i for i in written[0, 1:].tolist() if i not in (eos, pad)]
     assert harness.generate_until([request("hello", asked)])[0] == tokenizer.decode(ids)
 
 

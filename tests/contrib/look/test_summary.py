@@ -1,44 +1,22 @@
 """Contents of the page of a model, beside masks, scores and predictions that are computed in other
 ways."""
 
-import dataclasses
-from dataclasses import dataclass
-
-import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite import build_model, registry, score
+from flaxformer_lite import registry, score
 from flaxformer_lite.config import ConfigError, LayerKind
-from flaxformer_lite.config.parts import MixerConfig
 from flaxformer_lite.contrib.look.page import render
 from flaxformer_lite.contrib.look.summary import look_inside
 from flaxformer_lite.contrib.look.token_losses import masked_losses
+from flaxformer_lite.contrib.recurrent.mixers.gru import GruConfig
 from flaxformer_lite.inference.inside.capture import capture
 from flaxformer_lite.models import deepseek_v2, deepseek_v3
 from tests.models.tiny import OWN, built, close, logits_of, small
 
 IDS = [5, 7, 11, 13, 17, 19, 23, 29]
 TARGET = [3, 9, 27, 1]
-
-
-class Average(nn.Module):
-    """The mean of a token and those before it: no attention, no parameters."""
-
-    @nn.compact
-    def __call__(self, x_BTD, context=None):
-        return (
-            jnp.cumsum(x_BTD, axis=1)
-            / jnp.arange(1, x_BTD.shape[1] + 1, dtype=x_BTD.dtype)[None, :, None]
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class AverageConfig(MixerConfig):
-    def module(self, execution, *, causal, name=None):
-        return Average(name=name)
 
 
 @pytest.mark.parametrize(
@@ -61,10 +39,7 @@ def test_weights_lie_where_the_masks_say(family, overrides, prefix):
         close(maps.weights_LNTS.sum(-1), np.ones((2, 4, sizes[0])))
         np.testing.assert_array_equal((maps.weights_LNTS > 0).all(axis=1), maps.visible_LTS)
     if prefix:
-        assert (
-            inside.attentions[0].visible_LTS[1, 0, 7]
-            and not inside.attentions[0].visible_LTS[1, 0, 8]
-        )
+        assert inside.attentions[0].visible_LTS[1, 0, 7:9].tolist() == [True, False]
 
 
 @pytest.mark.nightly
@@ -95,19 +70,6 @@ def test_which_expert_reads_which_token(scan):
     assert '"name": "decoder, layer 1"' in page and '"expert 7"' in page
 
 
-@pytest.mark.nightly
-def test_the_same_however_it_runs():
-    model, params = built(small("gpt2"))
-    one = look_inside(model, params, IDS)
-    other = look_inside(
-        build_model(dataclasses.replace(model.cfg, attention="blockwise", remat="full")),
-        params,
-        IDS,
-    )
-    close(one.attentions[0].weights_LNTS, other.attentions[0].weights_LNTS)
-    close(one.norms["decoder"], other.norms["decoder"])
-
-
 def test_losses_of_a_decoder_are_its_scores():
     model, params = built(small("gpt2", number=1))
     whole = look_inside(model, params, IDS).losses
@@ -122,10 +84,8 @@ def test_losses_of_a_decoder_are_its_scores():
 def test_losses_of_an_answer_are_its_scores():
     model, params = built(small("t5", number=1))
     inside = look_inside(model, params, IDS, TARGET)
-    assert inside.losses.ids_T.tolist() == TARGET and inside.sequences["decoder"].tolist() == [
-        0,
-        *TARGET[:-1],
-    ]
+    assert inside.losses.ids_T.tolist() == TARGET
+    assert inside.sequences["decoder"].tolist() == [0, *TARGET[:-1]]
     close(inside.losses.nats_T, -score(model, params, [IDS], [TARGET]).logprobs[0])
     np.testing.assert_array_equal(inside.goals_T, TARGET)
     both = {"input_ids": np.asarray([IDS]), "decoder_input_ids": inside.sequences["decoder"][None]}
@@ -146,7 +106,7 @@ def test_losses_of_a_masked_lm_are_those_of_one_mask_at_a_time():
 
 
 def test_a_model_without_attention_or_head():
-    model, params = built(small("gpt2", mixer=AverageConfig(), head="none"))
+    model, params = built(small("gpt2", mixer=GruConfig(), head="none"))
     inside = look_inside(model, params, IDS)
     assert not inside.attentions and inside.lens is None and inside.losses is None
     assert inside.norms["decoder"].shape == (3, 8) and len(inside.positions) == 1
@@ -156,12 +116,8 @@ def test_a_model_without_attention_or_head():
 def test_one_token_has_no_loss_and_no_number_is_no_page():
     model, params = built(small("gpt2"))
     inside = look_inside(model, params, [5])
-    diverged = params | {
-        "decoder": (
-            params["decoder"]
-            | {"layer_1": jax.tree.map(lambda x: x * np.nan, params["decoder"]["layer_1"])}
-        )
-    }
+    last = jax.tree.map(lambda x: x * np.nan, params["decoder"]["layer_1"])
+    diverged = params | {"decoder": params["decoder"] | {"layer_1": last}}
     with pytest.raises(ConfigError, match=r"the decoder's.*infinite.*1 on"):
         look_inside(model, diverged, [5])
     assert inside.losses is None and inside.goals_T.tolist() == [-1]
@@ -178,9 +134,8 @@ ENCODE_ONLY = ("clip_text_model", "embedding_gemma", "siglip_text_model")
 def test_every_family(family):
     # Marian's is beyond a small vocabulary
     model, params = built(small(family, decoder_start_token_id=0))
-    inside = look_inside(
-        model, params, IDS, TARGET if model.skeleton == "encoder_decoder" else [], mask_id=2
-    )
+    target = TARGET if model.skeleton == "encoder_decoder" else []
+    inside = look_inside(model, params, IDS, target, mask_id=2)
     for maps in inside.attentions:
         np.testing.assert_array_equal((maps.weights_LNTS > 0).all(axis=1), maps.visible_LTS)
     if family in ENCODE_ONLY:

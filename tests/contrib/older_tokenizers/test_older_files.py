@@ -51,19 +51,17 @@ def test_ids_are_those_of_transformers(name, tmp_path):
     assert tokenizer.load(tmp_path).fingerprint == given.fingerprint
 
 
+NLLB = {"tokenizer_class": "NllbTokenizer", "additional_special_tokens": ["eng_Latn", "fra_Latn"]}
+PLBART = {"tokenizer_class": "PLBartTokenizer"}
+
+
 @pytest.mark.parametrize(
     "model, written",
     [
         ("plain.model", {"model_type": "xglm"}),
-        (
-            "pairs.model",
-            {
-                "tokenizer_class": "NllbTokenizer",
-                "additional_special_tokens": ["eng_Latn", "fra_Latn"],
-            },
-        ),
-        ("plain.model", {"tokenizer_class": "PLBartTokenizer", "src_lang": "python"}),
-        ("plain.model", {"tokenizer_class": "PLBartTokenizer", "language_codes": "multi"}),
+        ("pairs.model", NLLB),
+        ("plain.model", PLBART | {"src_lang": "python"}),
+        ("plain.model", PLBART | {"language_codes": "multi"}),
     ],
 )
 def test_ids_are_those_of_sentencepiece(model, written, tmp_path):

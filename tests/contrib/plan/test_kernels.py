@@ -1,6 +1,5 @@
 """Schedules of kernels, read from text such as the TPU compiler writes."""
 
-import functools
 import json
 import subprocess
 from pathlib import Path
@@ -47,21 +46,21 @@ def kernel_text(*, products: int, split: bool = False) -> dict[str, str]:
     return {"bundles": "\n".join(lines), "units": "\n".join(units), "source": source}
 
 
-def test_cycles_are_bundles_or_what_products_take_at_the_peak():
-    read = kernel_schedule.read(**kernel_text(products=1), cores=2, peak=FLOPS_PER_CYCLE)
-    # 85 bundles of the loop less two spans; five bundles after a branch run in any case.
-    assert read.ends == 5
-    assert read.always == 85 - 5 - 10
-    # The product takes 64 cycles at the peak, and half of the units are busy for 10.
-    assert read.products == 10 + (64 - 5)
-    assert read.grid[0] == 3
-    assert read.cores == 1
+def read(*, products, cores=1, split=False, **changes):
+    texts = kernel_text(products=products, split=split) | changes
+    return kernel_schedule.read(**texts, cores=cores, peak=FLOPS_PER_CYCLE)
 
 
-def test_one_of_several_spans_with_products_runs_in_a_step():
-    read = kernel_schedule.read(**kernel_text(products=3), cores=2, peak=FLOPS_PER_CYCLE)
-    assert read.products == 10 + (64 - 5)
-    assert read.always == 85 - 5 - 30
+# 85 bundles of the loop less spans of 10, in one of which a product takes 64 cycles at the peak and
+# keeps half of the units busy for 10; five bundles after a branch run in any case.
+@pytest.mark.parametrize(
+    ("products", "always", "due"),
+    [(1, 85 - 5 - 10, 10 + (64 - 5)), (3, 85 - 5 - 30, 10 + (64 - 5)), (0, 80, 0)],
+)
+def test_cycles_are_bundles_or_what_products_take_at_the_peak(products, always, due):
+    schedule = read(products=products, cores=2)
+    assert (schedule.always, schedule.products) == (always, due)
+    assert (schedule.ends, schedule.grid[0], schedule.cores) == (5, 3, 1)
 
 
 def test_forms_of_a_step_count_as_often_as_the_kernel_says():
@@ -70,28 +69,20 @@ def test_forms_of_a_step_count_as_often_as_the_kernel_says():
     # The second form keeps no unit busy for six of its ten bundles, the first for none.
     for address in range(50, 56):
         units[4 + address] = "0 0"
-    texts["units"] = "\n".join(units)
-    read = functools.partial(kernel_schedule.read, **texts, cores=1, peak=FLOPS_PER_CYCLE)
     first = 10 + 128 * 5 / 7 - 5
     second = 10 + 128 * 2 / 7 - 2
-    assert read(forms=(1, 3)).products == pytest.approx((first + 3 * second) / 4)
-    for forms in ((), (1, 2, 3)):  # not known, or of another kernel
-        assert read(forms=forms).products == pytest.approx((first + second) / 2)
+    half = (first + second) / 2  # where forms are not known, or of another kernel
+    for forms, due in {(1, 3): (first + 3 * second) / 4, (): half, (1, 2, 3): half}.items():
+        texts = {**texts, "units": "\n".join(units)}
+        found = kernel_schedule.read(**texts, cores=1, peak=FLOPS_PER_CYCLE, forms=forms)
+        assert found.products == pytest.approx(due)
 
 
 def test_cores_share_the_grid_of_a_kernel_that_reads_its_core():
-    split = kernel_schedule.read(
-        **kernel_text(products=1, split=True), cores=2, peak=FLOPS_PER_CYCLE
-    )
+    split = read(products=1, split=True, cores=2)
     assert split.cores == 2
     # 24 steps, half of which multiply, in 6 rows
     assert split.cycles((3, 2, 4), 0.5) == (24 * (70 + 0.5 * 69) + 6 * 5) / 2
-
-
-def test_a_kernel_without_products_takes_its_bundles():
-    read = kernel_schedule.read(**kernel_text(products=0), cores=1, peak=FLOPS_PER_CYCLE)
-    assert read.products == 0
-    assert read.always == 80
 
 
 def test_a_kernel_without_a_grid_takes_all_its_bundles():
@@ -100,8 +91,7 @@ def test_a_kernel_without_a_grid_takes_all_its_bundles():
         "units": "== CAPACITY:\nMXU, XLU\n  4   3\n== UTILIZATION:\n0 0\n0 1\n",
         "source": "module {}",
     }
-    read = kernel_schedule.read(**texts, cores=2, peak=FLOPS_PER_CYCLE)
-    assert read.cycles((1,), 1.0) == 2
+    assert read(products=0, cores=2, **texts).cycles((1,), 1.0) == 2
 
 
 def kernel(*shapes, config="{}"):
@@ -122,8 +112,8 @@ def test_blocks_below_the_diagonal_multiply():
 
 
 def test_a_grid_that_depends_on_the_data_has_a_step_for_each_listed_block():
-    read = kernel_schedule.read(**kernel_text(products=1), cores=1, peak=FLOPS_PER_CYCLE)
-    assert kernels.grid_of(read, kernel((9,), (79,), (36_864, 4096))) == (3, 79, 4)
+    listed = kernel((9,), (79,), (36_864, 4096))
+    assert kernels.grid_of(read(products=1), listed) == (3, 79, 4)
 
 
 CALL = """HloModule m
@@ -167,24 +157,29 @@ def test_equal_kernels_are_compiled_once_and_those_that_fail_have_no_time(monkey
     monkeypatch.setattr(subprocess, "run", compiler)
     chip = CHIPS["v5e"]
     found = kernels.seconds(hlo.parse(CALL), chip, causal=True)
-    read = kernel_schedule.read(**texts, cores=1, peak=chip.peak / chip.clock)
-    expected = read.cycles((3, 9, 4), 1.0) / chip.clock
+    schedule = kernel_schedule.read(**texts, cores=1, peak=chip.peak / chip.clock)
+    expected = schedule.cycles((3, 9, 4), 1.0) / chip.clock
     assert found == {"gmm.1": pytest.approx(expected), "gmm.2": pytest.approx(expected)}
 
 
-def test_a_kernel_takes_no_less_than_moving_its_arrays(monkeypatch):
+@pytest.fixture
+def compiler(monkeypatch):
+    """Stands for a compiler that writes these texts of a kernel."""
     texts = kernel_text(products=1)
-    monkeypatch.setattr(
-        subprocess,
-        "run",
-        lambda command, **_: Path(command[-1], "0.json").write_text(json.dumps(texts)),
-    )
+
+    def run(command, **_):
+        Path(command[-1], "0.json").write_text(json.dumps(texts))
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return texts
+
+
+def test_a_kernel_takes_no_less_than_moving_its_arrays(compiler):
     chip = CHIPS["v5e"]
     call = CALL[: CALL.index("  %gmm.2")].replace("bf16[64,16]", "bf16[65536,1024]") + "}\n"
     (seconds,) = kernels.seconds(hlo.parse(call), chip, causal=True).values()
-    assert seconds == pytest.approx(
-        (2 * 2**26 + 40 + 2 * 64 * 8) / (0.5 * chip.bandwidth), rel=1e-6
-    )
+    moved = 2 * 2**26 + 40 + 2 * 64 * 8
+    assert seconds == pytest.approx(moved / (0.5 * chip.bandwidth), rel=1e-6)
 
 
 def test_a_program_without_kernels_starts_no_compiler(monkeypatch):
@@ -201,30 +196,23 @@ def test_dtypes_of_kernels_are_as_large_as_xla_says():
 
 def test_a_compiler_that_fails_is_told_and_leaves_kernels_untimed(monkeypatch, caplog):
     monkeypatch.setitem(kernels.ENVIRONMENT, "JAX_PLATFORMS", "no such platform")
-    with caplog.at_level("WARNING", "flaxformer_lite"):
-        assert kernels.seconds(hlo.parse(CALL), CHIPS["v5e"], causal=True) == {}
-    (record,) = caplog.records
-    assert record.message.startswith("kernels are not timed: ")
+    untimed("kernels are not timed: ", caplog)
 
 
-def test_a_text_of_another_form_is_told(monkeypatch, caplog):
-    texts = {**kernel_text(products=1), "units": "no table"}
-    monkeypatch.setattr(
-        subprocess,
-        "run",
-        lambda command, **_: Path(command[-1], "0.json").write_text(json.dumps(texts)),
-    )
+def untimed(message, caplog):
     with caplog.at_level("WARNING", "flaxformer_lite"):
         assert kernels.seconds(hlo.parse(CALL), CHIPS["v5e"], causal=True) == {}
-    assert "a kernel is not timed" in caplog.text
+    assert message in caplog.text
+
+
+def test_a_text_of_another_form_is_told(compiler, caplog):
+    compiler["units"] = "no table"
+    untimed("a kernel is not timed", caplog)
 
 
 def test_a_loop_inside_the_grid_is_refused():
-    texts = kernel_text(products=1)
-    lines = texts["bundles"].splitlines()
+    lines = kernel_text(products=1)["bundles"].splitlines()
     lines[60] = "  0x3c LB: > { %7 = sbr.rel (!%p3) target = $region80 }"
     lines[55] += " /* Start region 80 */"
     with pytest.raises(ValueError, match="loop of an unknown number"):
-        kernel_schedule.read(
-            **{**texts, "bundles": "\n".join(lines)}, cores=1, peak=FLOPS_PER_CYCLE
-        )
+        read(products=1, bundles="\n".join(lines))

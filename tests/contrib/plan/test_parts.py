@@ -7,23 +7,19 @@ import pytest
 from flaxformer_lite import build_model
 from flaxformer_lite.contrib.plan import parts
 
+FORWARD = "jit(s)/jvp(Model.features)"
+BACKWARD = "jit(s)/transpose(jvp(Model.features))"
+AGAIN = "checkpoint/rematted_computation"
+PROJECTIONS = "attention projections, backward"
+
 
 @pytest.mark.parametrize(
     ("source", "part"),
     [
-        (
-            "jit(s)/jvp(Model.features)/decoder/while/body/closed_call/add",
-            "rest of the model, forward",
-        ),
-        ("jit(s)/jvp(Model.features)/layers/block_0/mlp/up/dot_general", "feed-forward, forward"),
-        (
-            "jit(s)/transpose(jvp(Model.features))/decoder/while/body/checkpoint/rematted_computation/layers/attention/exp",
-            "attention, recomputed",
-        ),
-        (
-            "jit(s)/transpose(jvp(Model.features))/layers/attention/attention.project/key/dot_general",
-            "attention projections, backward",
-        ),
+        (f"{FORWARD}/decoder/while/body/closed_call/add", "rest of the model, forward"),
+        (f"{FORWARD}/layers/block_0/mlp/up/dot_general", "feed-forward, forward"),
+        (f"{BACKWARD}/decoder/while/body/{AGAIN}/layers/attention/exp", "attention, recomputed"),
+        (f"{BACKWARD}/layers/attention/attention.project/key/dot_general", PROJECTIONS),
         ("jit(s)/jvp(...D,VD->...V)/dot_general", "vocabulary and loss"),
         ("jit(s)/sqrt", "optimizer and the rest"),
         ("", "optimizer and the rest"),

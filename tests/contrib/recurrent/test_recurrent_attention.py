@@ -1,6 +1,8 @@
 """Recurrent decoders that attend: the papers' equations one token at a time, and what models of
 them write."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -39,10 +41,8 @@ def bahdanau(p, x, source, keep):
         s = np.zeros(U)
         columns = source[b, keep[b]]
         for t in range(T):
-            energy = (
-                np.tanh(s @ p["query"]["kernel"] + columns @ p["key"]["kernel"])
-                @ p["score"]["kernel"][0]
-            )
+            added = s @ p["query"]["kernel"] + columns @ p["key"]["kernel"]
+            energy = np.tanh(added) @ p["score"]["kernel"][0]
             c = np.exp(energy) @ columns / np.exp(energy).sum()
             inward = np.einsum("d,dzu->zu", x[b, t], p["input"]["kernel"]) + p["bias"][:3]
             r, z, n = inward + np.einsum("d,dzu->zu", c, p["context"]["kernel"])
@@ -67,9 +67,8 @@ def luong(p, x, source, keep):
             cell = sigmoid(f) * cell + sigmoid(i) * np.tanh(g)
             h = sigmoid(o) * np.tanh(cell)
             score = np.exp(columns @ p["key"]["kernel"] @ h)
-            out[b, t] = np.tanh(
-                np.concatenate([h, score @ columns / score.sum()]) @ p["out"]["kernel"]
-            )
+            c = score @ columns / score.sum()
+            out[b, t] = np.tanh(np.concatenate([h, c]) @ p["out"]["kernel"])
     return out
 
 
@@ -104,13 +103,8 @@ def test_writes_what_the_whole_predicts_greedily_and_with_beams(translator):
 
     def next_logprobs(row, i):
         padded = jnp.asarray([row + [0] * (8 - len(row))], jnp.int32)
-        logits = logits_of(
-            model,
-            params,
-            input_ids=sources[i : i + 1],
-            decoder_input_ids=padded,
-            attention_mask=jnp.asarray(keep[i : i + 1]),
-        )
+        source = {"input_ids": sources[i : i + 1], "attention_mask": jnp.asarray(keep[i : i + 1])}
+        logits = logits_of(model, params, decoder_input_ids=padded, **source)
         return np.asarray(jax.nn.log_softmax(logits[0, len(row) - 1]))
 
     inputs = [row[kept != 0].tolist() for row, kept in zip(sources, keep, strict=True)]
@@ -118,47 +112,38 @@ def test_writes_what_the_whole_predicts_greedily_and_with_beams(translator):
     for beams in (1, 3):
         found = np.asarray(generate(model, params, inputs, num_beams=beams, **settings))
         for i, row in enumerate(found):
-            (want,), _ = beam_search(
-                lambda ids, i=i: next_logprobs(ids, i), [0], beams=beams, new=6, eos={7}
-            )
+            of_row = functools.partial(next_logprobs, i=i)
+            (want,), _ = beam_search(of_row, [0], beams=beams, new=6, eos={7})
             assert row[-6:].tolist()[: len(want) - 1] == want[1:]
 
 
 def test_pairs_in_a_row_do_not_meet(translator):
     model, params = translator
-    x = ids(1)
-    y = ids(2)
+    both = {"input_ids": ids(1), "decoder_input_ids": ids(2)}
     segments = jnp.asarray([[1] * 4 + [2] * 6] * 2, jnp.int32)
-    packed = logits_of(
-        model,
-        params,
-        input_ids=x,
-        decoder_input_ids=y,
-        segment_ids=segments,
-        decoder_segment_ids=segments,
-    )
-    alone = logits_of(model, params, input_ids=x[:, 4:], decoder_input_ids=y[:, 4:])
+    marks = {"segment_ids": segments, "decoder_segment_ids": segments}
+    packed = logits_of(model, params, **both, **marks)
+    alone = logits_of(model, params, **{name: x[:, 4:] for name, x in both.items()})
     close(packed[:, 4:], alone)
 
 
 def test_what_cannot_be_is_refused():
     x = jnp.ones((2, 3, D))
-    with pytest.raises(
-        ConfigError,
-        match=r"^mixer.name='recurrent_attention': attends to an encoder's.*decoder",
-    ):
-        RecurrentAttentionConfig().module(Execution(), causal=False)
-    with pytest.raises(ConfigError, match=r"^encoder_output_BSD=None: .* reads an encoder"):
-        RecurrentAttentionConfig().module(Execution(), causal=True).init(jax.random.key(0), x)
-    with pytest.raises(ConfigError, match=r"^encoder_output_BSD=None: .* reads an encoder"):
-        built(small("gpt2", mixer=RecurrentAttentionConfig()))
-    with pytest.raises(ConfigError, match=r"^score='dot': no 'dot';.*choose.*multiplicative"):
-        RecurrentAttentionConfig(score="dot")
-    with pytest.raises(
-        ConfigError,
-        match=r"^position.name='t5_buckets':.*no layer",
-    ):
-        built(small("t5", mixer=GruConfig()))
+    record = RecurrentAttentionConfig()
+    without = r"^encoder_output_BSD=None: .* reads an encoder"
+    for message, make in {
+        r"^mixer.name='recurrent_attention': attends to an encoder's.*decoder": lambda: (
+            record.module(Execution(), causal=False)
+        ),
+        without: lambda: record.module(Execution(), causal=True).init(jax.random.key(0), x),
+        f"{without}.*": lambda: built(small("gpt2", mixer=record)),
+        r"^score='dot': no 'dot';.*choose.*multiplicative": lambda: RecurrentAttentionConfig(
+            score="dot"
+        ),
+        r"^position.name='t5_buckets':.*no layer": lambda: built(small("t5", mixer=GruConfig())),
+    }.items():
+        with pytest.raises(ConfigError, match=message):
+            make()
 
 
 @pytest.mark.parametrize("query", ["previous", "current"])
@@ -169,10 +154,7 @@ def test_a_layer_alone_takes_masks_of_the_source_that_fit_it(query):
     keep = jnp.asarray([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
     variables = layer.init(jax.random.key(0), x, context)
     array = jnp.broadcast_to(keep[:, None], (2, 4, 5))
-    own, other = (
-        layer.apply(variables, x, context.replace(cross_mask=mask))
-        for mask in (array, padding(keep))
-    )
-    close(own, other)
+    contexts = (context.replace(cross_mask=mask) for mask in (array, padding(keep)))
+    close(*(layer.apply(variables, x, each) for each in contexts))
     with pytest.raises(ValueError, match=r"^padding\(keep\) has 3 columns for 5 keys"):
         layer.apply(variables, x, context.replace(cross_mask=padding(keep[:, :3])))

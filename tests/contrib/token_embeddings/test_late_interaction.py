@@ -13,8 +13,8 @@ from flaxformer_lite.config import ConfigError, plugin_name, to_config_dict
 from flaxformer_lite.contrib.token_embeddings.objectives.late_interaction import LateInteraction
 from flaxformer_lite.pretrained.sentences import read_sentence_layers
 from flaxformer_lite.runs.start.adopt import read_experiment
-from tests.objectives import learned
-from tests.objectives.test_sentence_embeddings import synonyms
+from tests.objectives import learned, tables
+from tests.objectives.test_learning import synonyms
 
 ROOT = Path(__file__).parents[2] / "fixtures" / "sentences"
 EXPECTED = json.loads((ROOT / "kinds.json").read_text())["late"]
@@ -42,12 +42,9 @@ def test_the_loss_is_that_of_sentence_transformers():
     @jax.jit
     def losses():
         task = LateInteraction(temperature=0.5)
-        texts = jnp.arange(8).reshape(4, 2)
-        weights = jnp.asarray([1.0, 1.0, 1.0, 0.0])
-        return [
-            task.loss(rows, {"texts": texts[:n], "weights": weights[:n]}, chunks=1).mean()
-            for rows, n in ((outputs, 3), (more, 4))
-        ]
+        all_ = {"texts": jnp.arange(8).reshape(4, 2), "weights": jnp.asarray([1.0, 1.0, 1.0, 0.0])}
+        first = jax.tree.map(lambda x: x[:3], all_)
+        return [task.loss(*pair, chunks=1).mean() for pair in ((outputs, first), (more, all_))]
 
     np.testing.assert_allclose(losses(), EXPECTED["loss"], rtol=1e-5)
 
@@ -58,8 +55,7 @@ def test_learns_is_published_and_searches(tmp_path, capsys):
     task = LateInteraction(query_length=8, query_prompt="b1 ", temperature=0.2)
     cfg = learned.config(tmp_path, task, synonyms(300), length=16, steps=40)
     flaxformer_lite.run(cfg, tmp_path / "run")
-    records = learned.metrics.read(tmp_path / "run" / "metrics.jsonl")
-    first, *_, last = [record for record in records if record["split"] == "eval"]
+    first, *_, last = tables.read_split(tmp_path / "run")
     assert last["accuracy"] > first["accuracy"] + 0.2
     main(["convert", str(tmp_path / "run"), str(tmp_path / "published")])
     layers = read_sentence_layers(tmp_path / "published")
@@ -74,9 +70,8 @@ def test_learns_is_published_and_searches(tmp_path, capsys):
 
 def test_an_example_fills_the_query(tmp_path):
     row = {"anchor": "a", "positive": "b ! c", "negatives": None, "score": None}
-    task, records = learned.encoded(
-        LateInteraction(query_length=4, skip_punctuation=True), [row], tmp_path, length=6
-    )
+    task = LateInteraction(query_length=4, skip_punctuation=True)
+    task, records = learned.encoded(task, [row], tmp_path, length=6)
     inputs = task.make_example(records, 0, None)["inputs"]
     mask = records.tokenizer.mask_id
     assert inputs["input_ids"][0].tolist().count(mask) == 1

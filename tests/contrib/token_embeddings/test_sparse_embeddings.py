@@ -11,8 +11,8 @@ from flaxformer_lite.__main__ import main
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.contrib.token_embeddings.objectives.sparse_embeddings import SparseEmbeddings
 from flaxformer_lite.pretrained.sentences import read_sentence_layers
-from tests.objectives import learned
-from tests.objectives.test_sentence_embeddings import synonyms
+from tests.objectives import learned, tables
+from tests.objectives.test_learning import synonyms
 
 ROOT = Path(__file__).parents[2] / "fixtures" / "sentences"
 EXPECTED = json.loads((ROOT / "kinds.json").read_text())["sparse"]
@@ -44,8 +44,7 @@ def test_learns_weights_is_published_and_searches(tmp_path, capsys):
     task = SparseEmbeddings(query_flops=0.01, document_flops=0.01)
     cfg = learned.config(tmp_path, task, synonyms(300), length=6, steps=50)
     flaxformer_lite.run(cfg, tmp_path / "run")
-    records = learned.metrics.read(tmp_path / "run" / "metrics.jsonl")
-    first, *_, last = [record for record in records if record["split"] == "eval"]
+    first, *_, last = tables.read_split(tmp_path / "run")
     assert last["accuracy"] > first["accuracy"] + 0.2
     assert last["query_tokens"] < 0.8 * first["query_tokens"]
     main(["convert", str(tmp_path / "run"), str(tmp_path / "published")])

@@ -42,46 +42,33 @@ LONG_KEEP = np.ones(LONG_IDS.shape, bool)
 LONG_KEEP[1, :140] = False  # the first block and more of a row padded on the left
 
 
-@pytest.mark.parametrize(
-    ("mask", "heads", "width", "length"),
-    daily(
-        [
-            (masks.causal(), (4, 2), 64, 200),
-            (masks.causal() & masks.segments(SEGMENTS), (4, 1), 64, 200),
-            (masks.causal() & masks.segments(LONG_IDS), (4, 2), 32, 640),
-            (masks.causal() & masks.padding(LONG_KEEP), (2, 2), 32, 640),
-            (
-                masks.causal() & masks.segments(LONG_IDS) & masks.padding(LONG_KEEP),
-                (2, 1),
-                96,
-                640,
-            ),
-            (masks.causal(), (1, 1), 64, 1024),
-        ],
-        [
-            (masks.causal() & masks.segments(LONG_IDS), (4, 2), 32, 640),
-            (masks.causal() & masks.padding(LONG_KEEP), (2, 2), 32, 640),
-        ],
-    ),
-)
+PACKED = masks.causal() & masks.segments(LONG_IDS)
+PADDED = masks.causal() & masks.padding(LONG_KEEP)
+CASES = [
+    (PACKED, (4, 2), 32, 640),
+    (PADDED, (2, 2), 32, 640),
+    (PACKED & masks.padding(LONG_KEEP), (2, 1), 96, 640),
+    (masks.causal(), (4, 2), 64, 200),
+    (masks.causal() & masks.segments(SEGMENTS), (4, 1), 64, 200),
+    (masks.causal(), (1, 1), 64, 1024),
+]
+
+
+@pytest.mark.parametrize(("mask", "heads", "width", "length"), daily(CASES, CASES[:2]))
 def test_causal_equals_dense_in_value_and_gradient(monkeypatch, mask, heads, width, length):
     if length == 640:  # five blocks of two parts, or of four on the diagonal
         monkeypatch.setattr(splash, "BLOCKS", (128,))
         monkeypatch.setattr(splash, "AT_ONCE", 64)
         monkeypatch.setattr(flash_causal_kernel, "DIAGONAL_PART", 32)
     N, K = heads
-    keys = jax.random.split(jax.random.key(0), 4)
-    q, k, v, direction = (
-        jax.random.normal(key, (B, length, count, width))
-        for key, count in zip(keys, (N, K, K, N), strict=True)
-    )
+    shapes = [(B, length, count, width) for count in (N, K, K, N)]
+    q, k, v, direction = map(jax.random.normal, jax.random.split(jax.random.key(0), 4), shapes)
     compare(CAUSAL, q, k, v, direction, tolerance=1e-4, mask=mask, scale=0.2)
 
 
 def test_causal_does_not_compute_blocks_of_other_documents(monkeypatch):
     monkeypatch.setattr(splash, "BLOCKS", (128,))
-    keys = jax.random.split(jax.random.key(0), 3)
-    q, k, v = (jax.random.normal(key, (1, 640, 1, 32)) for key in keys)
+    q, k, v = jax.random.normal(jax.random.key(0), (3, 1, 640, 1, 32))
     ids = np.repeat([[1, 1, 2, 2, 2]], 128, axis=1).astype(np.int32)
     # A product with them would be NaN, whatever a mask hides.
     k, v = (x.at[:, :256].set(jnp.nan) for x in (k, v))
@@ -166,23 +153,12 @@ def test_negative_ids_are_documents_like_others():
     compare(CAUSAL, q, k, v, direction, tolerance=1e-4, mask=mask)
 
 
-def test_sinks_are_refused():
-    q, k, v, _ = inputs()
-    with pytest.raises(ConfigError, match=r"flash_relative_bias.*has no sinks"):
-        RELATIVE(q[:, :, :2], k, v, sinks_N=jnp.zeros(2))
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     ("position", "mask", "scale"),
     [
         ("t5_buckets", masks.padding(KEEP), 1.0),
-        pytest.param(
-            "alibi",
-            masks.causal() & masks.window(50) & masks.segments(SEGMENTS),
-            None,
-            marks=pytest.mark.nightly,
-        ),
+        ("alibi", masks.causal() & masks.window(50) & masks.segments(SEGMENTS), None),
     ],
 )
 def test_relative_equals_dense_in_value_and_gradient_of_the_bias_too(position, mask, scale):
@@ -190,12 +166,9 @@ def test_relative_equals_dense_in_value_and_gradient_of_the_bias_too(position, m
     q, k, v, direction = inputs(T)
     k, v = (jnp.repeat(x, N // K, axis=2) for x in (k, v))
     positions = jnp.arange(T, dtype=jnp.int32)[None]
-    tables = {
-        name: jax.random.normal(jax.random.key(7), table.shape)
-        for name, table in encoding.tables(
-            d_model=N * H, num_heads=N, head_dim=H, max_length=T
-        ).items()
-    }
+    sizes = encoding.tables(d_model=N * H, num_heads=N, head_dim=H, max_length=T)
+    key = jax.random.key(7)
+    tables = {name: jax.random.normal(key, table.shape) for name, table in sizes.items()}
 
     @functools.partial(jax.jit, static_argnums=0)
     def both(attend, tables, q, k, v):
@@ -215,53 +188,43 @@ def test_relative_equals_dense_in_value_and_gradient_of_the_bias_too(position, m
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("heads", "width", "length"), daily([(4, 32, 200), (3, 48, 150)], [(3, 48, 150)])
-)  # all together; two tiles of columns
+# all together; two tiles of columns
+@pytest.mark.parametrize(("heads", "width", "length"), [(4, 32, 200), (3, 48, 150)])
 def test_relative_crosses_without_a_bias(heads, width, length):
-    keys = jax.random.split(jax.random.key(1), 4)
-    q, k, v, direction = (
-        jax.random.normal(key, (B, n, heads, width))
-        for key, n in zip(keys, (T, length, length, T), strict=True)
-    )
+    shapes = [(B, n, heads, width) for n in (T, length, length, T)]
+    q, k, v, direction = map(jax.random.normal, jax.random.split(jax.random.key(1), 4), shapes)
     mask = masks.segments(SEGMENTS, SEGMENTS[:, :length])  # documents whose source is not there
     compare(RELATIVE, q, k, v, direction, tolerance=1e-4, mask=mask)
 
 
 def test_relative_says_what_it_cannot():
     q, k, v, _ = inputs()
-    bias = registry.resolve_class("positions", "alibi")().attention_bias(
-        {}, jnp.arange(T)[None], jnp.arange(T)[None], bidirectional=False
-    )
+    alibi = registry.resolve_class("positions", "alibi")()
+    places = jnp.arange(T)[None]
+    bias = alibi.attention_bias({}, places, places, bidirectional=False)
     for options, reason in (
         ({"bias": jnp.zeros((1, N, T, T))}, "only on the distance"),
         ({"bias": bias}, "no grouped heads"),
         ({"bias": bias, "softcap": 2.0}, "no soft cap"),
+        ({"bias": bias, "sinks_N": jnp.zeros(N)}, "no sinks"),
         ({}, "no grouped heads"),
         ({"bias": bias, "sharding": On("tpu", "TPU v4")}, "chips before v5 cannot roll"),
     ):
-        with pytest.raises(
-            ConfigError,
-            match=rf"attention 'flash_relative_bias': .*{reason}.*; set model.attention=auto",
-        ):
+        message = f"'flash_relative_bias': .*{reason}.*; set model.attention=auto"
+        with pytest.raises(ConfigError, match=message):
             RELATIVE(q, k, v, **options)
     for shape, options, reason in (
         ((1, T, 2, 64), {"mask": masks.causal()}, "without a bias"),
         ((1, T, 2, 128), {}, "without a bias"),
         ((1, T, 13, 48), {}, "fill whole lanes"),
-        (
-            (1, 2048, 4, 96),
-            {},
-            "too many columns for the memory of a core",
-        ),  # the TPU compiler ran out of it
+        ((1, 2048, 4, 96), {}, "too many columns for the memory of a core"),
     ):
         with pytest.raises(ConfigError, match=f"attention 'flash_relative_bias': .*{reason}"):
             RELATIVE(*[jnp.zeros(shape)] * 3, **options)
 
 
 def test_fewer_heads_than_devices_are_whole_on_each(monkeypatch):
-    monkeypatch.setattr(
-        On, "num_shards", lambda self, letter: Shards(4 if letter == "N" else 1, "tensor")
-    )
+    shards = lambda self, letter: Shards(4 if letter == "N" else 1, "tensor")  # noqa: E731
+    monkeypatch.setattr(On, "num_shards", shards)
     q = jnp.zeros((1, T, 2, 64))
     assert flash_relative_bias.unsupported_reason(q, q, q, Arguments(sharding=On("tpu"))) == ""

@@ -1,4 +1,4 @@
-"""Skip-gram against loops over pairs, each with its own noise."""
+"""Skip-gram and continuous bags of words against loops over words, each with its own noise."""
 
 import jax
 import jax.numpy as jnp
@@ -30,8 +30,7 @@ def sums(objective, batch, vectors, contexts):
 
 def test_the_loss_is_that_of_each_pair_with_the_mean_of_the_noise(create, records_of, generator):
     objective = create("skip_gram", window=2, draws=7, negatives=3, subsample=0.01)
-    records = records_of(objective)
-    batch = batch_of(objective, records, generator)
+    batch = batch_of(objective, records_of(objective), generator)
     # some noise is the true word
     batch["targets"]["noise"][:, 0] = batch["targets"]["labels"][:, 0]
     vectors, contexts = tables(362)
@@ -54,11 +53,35 @@ def test_the_loss_is_that_of_each_pair_with_the_mean_of_the_noise(create, record
     np.testing.assert_allclose(float(found.loss["weights"]), expected, rtol=1e-5)
 
 
+def test_the_loss_of_cbow_is_that_of_each_word_and_the_mean_of_those_around_it(
+    create, records_of, generator
+):
+    objective = create("cbow", window=3, draws=5, negatives=2, subsample=0.01)
+    batch = batch_of(objective, records_of(objective), generator)
+    batch["targets"]["noise"][:, 0] = batch["targets"]["labels"][:, 0]
+    vectors, contexts = tables(362)
+    expected = 0.0
+    count = 0
+    for row in range(3):
+        ids = batch["inputs"]["input_ids"][row]
+        target = {key: x[row] for key, x in batch["targets"].items()}
+        for t in range(len(ids)):
+            around = [ids[s] for s in range(target["begin"][t], target["end"][t]) if s != t]
+            if around:
+                count += 1
+                mean = vectors[around].mean(axis=0)
+                expected -= log_sigmoid(mean @ contexts[ids[t]])
+                noise = contexts[[n for n in target["noise"] if n != ids[t]]]
+                expected -= 2 / 5 * log_sigmoid(-noise @ mean).sum()
+    found = sums(objective, batch, vectors, contexts)
+    assert count > 10 and float(found.weight["weights"]) == count
+    np.testing.assert_allclose(float(found.loss["weights"]), expected, rtol=1e-5)
+
+
 def test_no_array_of_all_words_for_each_word(create, records_of, generator):
     objective = create("skip_gram")
     batch = batch_of(objective, records_of(objective), generator)
-    shapes = jax.make_jaxpr(lambda v, c: sums(objective, batch, v, c).mean())(
-        jnp.ones((9000, 4)), jnp.ones((9000, 4))
-    )
+    words = jnp.ones((9000, 4))
+    shapes = jax.make_jaxpr(lambda v, c: sums(objective, batch, v, c).mean())(words, words)
     largest = max(np.prod(v.aval.shape) for eqn in shapes.jaxpr.eqns for v in eqn.outvars)
     assert largest <= max(9000 * 4, batch["inputs"]["input_ids"].size * 64 * 4)

@@ -24,13 +24,10 @@ def test_two_tables_and_their_dot_products():
 
 
 def test_what_it_refuses():
-    with pytest.raises(
-        ConfigError, match="encoder_layers=2, decoder_layers=0: word2vec has no layers; set those"
-    ):
-        word2vec.config("tiny", encoder_layers=2)
-    with pytest.raises(ConfigError, match="head='none'"):
-        word2vec.config("tiny", head="none")
+    without = "encoder_layers=2, decoder_layers=0: word2vec has no layers; set those"
+    for fields, message in (({"encoder_layers": 2}, without), ({"head": "none"}, "head='none'")):
+        with pytest.raises(ConfigError, match=message):
+            word2vec.config("tiny", **fields)
     model = build_model("word2vec", "tiny", vocab_size=11)
-    ids = jnp.asarray([[11]])
     with pytest.raises(ValueError, match="11"):
-        model.init(jax.random.key(0), ids)
+        model.init(jax.random.key(0), jnp.asarray([[11]]))

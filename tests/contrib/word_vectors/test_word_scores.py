@@ -26,19 +26,16 @@ def write(tmp_path):
 
 
 def test_analogies_by_section(write):
-    assert score_analogies(made(PLACES), write(QUESTIONS)) == [
-        ("capitals", 3, 2, 2),
-        ("others", 1, 1, 0),
-    ]
+    found = score_analogies(made(PLACES), write(QUESTIONS))
+    assert found == [("capitals", 3, 2, 2), ("others", 1, 1, 0)]
 
 
 def test_each_answer_is_that_of_the_analogy_itself(write):
     draw = np.random.default_rng(0)
     vectors = made({f"w{i}": draw.normal(size=3) for i in range(30)})
     rows = [draw.choice(30, 4, replace=False) for _ in range(60)]
-    right = sum(
-        vectors.analogy(*(f"w{i}" for i in row[:3]), 1)[0][0] == f"w{row[3]}" for row in rows
-    )
+    found = [vectors.analogy(*(f"w{i}" for i in row[:3]), 1)[0][0] for row in rows]
+    right = sum(word == f"w{row[3]}" for word, row in zip(found, rows, strict=True))
     text = "\n".join(" ".join(f"W{i}" for i in row) for row in rows)
     assert score_analogies(vectors, write(text)) == [("", 60, 60, right)] and right
 
@@ -50,27 +47,18 @@ def test_a_word_in_another_case_is_right_and_never_the_answer_to_itself(write):
 
 @pytest.mark.parametrize("between", ["\t", ","])
 def test_correlations_of_pairs_whose_words_are_known(write, between):
-    pairs = [
-        ("paris", "calais", 9),
-        ("London", "England", 8.5),
-        ("king", "Queen", 10),
-        ("king", "paris", 1),
-        ("a", "b", 5),
-    ]
+    pairs = {"paris calais": 9, "London England": 8.5, "king Queen": 10, "king paris": 1, "a b": 5}
+    lines = [[*words.split(), str(score)] for words, score in pairs.items()]
     lines = [
         "# a comment",
-        between.join(("Word 1", "Word 2", "mean")),
-        *(between.join(map(str, pair)) for pair in pairs),
+        *(between.join(line) for line in [["Word 1", "Word 2", "mean"], *lines]),
     ]
     vectors = made(PLACES)
     found = score_pairs(vectors, write("\n".join(lines)))
-    own = [
-        vectors.vector(a)
-        @ vectors.vector(b)
-        / np.linalg.norm(vectors.vector(a))
-        / np.linalg.norm(vectors.vector(b))
-        for a, b, _ in pairs[:4]
-    ]
+    own = []
+    for words in [*pairs][:4]:
+        a, b = map(vectors.vector, words.split())
+        own.append(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
     assert (found["total"], found["known"]) == (5, 4)
     ranks = [np.argsort(np.argsort(scores)) for scores in (own, [9, 8.5, 10, 1])]
     assert found["spearman"] == pytest.approx(np.corrcoef(*ranks)[0, 1])
@@ -83,22 +71,10 @@ def test_no_known_pair(write):
 @pytest.mark.parametrize(
     ("score", "text", "message"),
     [
-        (
-            score_analogies,
-            ": family\nking queen\n",
-            r"file\.txt:2: 'king queen':.*section",
-        ),
+        (score_analogies, ": family\nking queen\n", r"file\.txt:2: 'king queen':.*section"),
         (score_analogies, ": family\n\n", r"no question;.*four words"),
-        (
-            score_pairs,
-            "king\tqueen\t9\nking\tqueen\n",
-            r"file\.txt:2: .*must.*number",
-        ),
-        (
-            score_pairs,
-            "king\tqueen\t9\nking\tqueen\tmuch\n",
-            r"file\.txt:2: .*must.*number",
-        ),
+        (score_pairs, "king\tqueen\t9\nking\tqueen\n", r"file\.txt:2: .*must.*number"),
+        (score_pairs, "king\tqueen\t9\nking\tqueen\tmuch\n", r"file\.txt:2: .*must.*number"),
         (score_pairs, "a\tb\tc\t9\n", r"file\.txt:1: .*must.*number"),
         (score_pairs, "# nothing\n", r"no pair;.*two words"),
     ],

@@ -23,9 +23,8 @@ def windows(create, records_of):
 
 
 def words(records, row):
-    return [
-        int(i) for piece in records.row(row) for i in piece if i in records.tokenizer.ordinary_ids
-    ]
+    ids = np.concatenate(records.row(row))
+    return ids[np.isin(ids, records.tokenizer.ordinary_ids)].tolist()
 
 
 @pytest.mark.parametrize("name", ["skip_gram", "cbow"])
@@ -36,45 +35,36 @@ def test_a_window_holds_its_word_and_neighbors_of_the_same_document(windows, gen
         example = objective.make_example(records, row, generator(row))
         ids = example["inputs"]["input_ids"]
         targets = example["targets"]
-        count = len(words(records, row))
-        assert (
-            ids[:count].tolist() == words(records, row)
-            and (ids[count:] == records.tokenizer.pad_id).all()
-        )
+        known = words(records, row)
+        count = len(known)
+        assert ids[:count].tolist() == known and (ids[count:] == records.tokenizer.pad_id).all()
         assert not targets["weights"][count:].any() and not targets["end"][count:].any()
         several += len(records.row(row)) > 1
         for t in range(count):
             begin = targets["begin"][t]
             end = targets["end"][t]
             assert begin <= t < end <= count and max(t - begin, end - 1 - t) <= 4
-            assert targets["weights"][t] == (
-                end - begin - 1 if name == "skip_gram" else end - begin > 1
-            )
-            text = records.tokenizer.decode(ids[begin:end]).replace(" ", "").replace("\ufffd", "")
-            assert sum(bool(set(text) & set(letters)) for letters in LETTERS) <= 1, (
-                "documents share no letter"
-            )
+            others = end - begin - 1
+            assert targets["weights"][t] == (others if name == "skip_gram" else others > 0)
+            text = set(records.tokenizer.decode(ids[begin:end])) - {" ", "\ufffd"}
+            # documents share no letter
+            assert sum(bool(text & set(letters)) for letters in LETTERS) <= 1
     assert several > 3
 
 
 def test_reaches_are_drawn_evenly_and_the_same_to_both_sides(windows, generator):
     objective, records = windows(window=3)
-    whole = [
-        row
-        for row in range(len(records))
-        if len(records.row(row)) == 1 and len(words(records, row)) == 48
-    ]
-    assert whole, "rows within one document"
+    within = (row for row in range(len(records)) if len(records.row(row)) == 1)
+    whole = next(row for row in within if len(words(records, row)) == 48)
     reaches = []
     for seed in range(200):
-        targets = objective.make_example(records, whole[0], generator(seed))["targets"]
+        targets = objective.make_example(records, whole, generator(seed))["targets"]
         left = np.arange(48) - targets["begin"]
         right = targets["end"] - 1 - np.arange(48)
         assert (left[3:-3] == right[3:-3]).all()
         reaches += left[3:-3].tolist()
-    np.testing.assert_allclose(
-        np.bincount(reaches) / len(reaches), [0, 1 / 3, 1 / 3, 1 / 3], atol=0.02
-    )
+    shares = np.bincount(reaches) / len(reaches)
+    np.testing.assert_allclose(shares, [0, 1 / 3, 1 / 3, 1 / 3], atol=0.02)
 
 
 def test_frequent_words_are_dropped_at_the_papers_rate(windows, generator):
@@ -93,9 +83,8 @@ def test_frequent_words_are_dropped_at_the_papers_rate(windows, generator):
     expected = np.minimum(1, np.sqrt(rate / np.maximum(share, 1e-12)))
     often = seen[ordinary] > 250
     assert often.sum() > 20 and expected[often].min() < 0.4
-    np.testing.assert_allclose(
-        (kept[ordinary] / seen[ordinary].clip(1))[often], expected[often], atol=0.1
-    )
+    found = kept[ordinary] / seen[ordinary].clip(1)
+    np.testing.assert_allclose(found[often], expected[often], atol=0.1)
 
 
 def test_noise_is_drawn_from_a_power_of_the_frequencies(windows, generator):
@@ -104,9 +93,8 @@ def test_noise_is_drawn_from_a_power_of_the_frequencies(windows, generator):
     drawn = objective.make_example(records, 0, generator(1))["targets"]["noise"]
     assert set(drawn.tolist()) <= set(ordinary[records.counts[ordinary] > 0].tolist())
     expected = records.counts[ordinary] ** 0.75 / (records.counts[ordinary] ** 0.75).sum()
-    np.testing.assert_allclose(
-        np.bincount(drawn, minlength=362)[ordinary] / 4000, expected, atol=0.012
-    )
+    shares = np.bincount(drawn, minlength=362)[ordinary] / 4000
+    np.testing.assert_allclose(shares, expected, atol=0.012)
 
 
 def test_counts_are_those_of_the_training_split(windows):
