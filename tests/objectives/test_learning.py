@@ -95,7 +95,7 @@ CHOICES = (MultipleChoice(), "label", {}, 0.6)
     [
         (QUESTIONS, colours(400, unanswerable=True), "bert", {"length": 14, "steps": 300}),
         (QUESTIONS, colours(400), "gpt2", {"length": 14, "steps": 300}),
-        (QUESTIONS, colours(400), "t5", {"length": 14, "steps": 300}),
+        (QUESTIONS, colours(400), "t5", {"length": 14, "steps": 600}),
         (TAGS, entities(400), "bert", {}),
         (TAGS, entities(400), "t5", {}),
         (CHOICES, kinds(500), "bert", {"length": 6, "steps": 300}),
