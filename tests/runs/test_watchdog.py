@@ -119,7 +119,7 @@ def test_a_stderr_that_cannot_be_written_ends_nothing(dog, clock, tmp_path, monk
 
 
 @pytest.mark.nightly
-def test_of_two_processes_the_slow_one_is_named_and_both_report_a_hang(tmp_path):
+def test_both_of_two_processes_report_a_hang(tmp_path):
     settings = {"train.steps": 24, "train.checkpoint_every": 100, "train.log_every": 4}
     settings |= {"train.watchdog": 2 / 60, "train.batch_size": 8}
     flags = f"--coordinator=127.0.0.1:{launched.free_port()}", "--num_processes=2"
@@ -128,9 +128,7 @@ def test_of_two_processes_the_slow_one_is_named_and_both_report_a_hang(tmp_path)
         own = (*flags, f"--process_id={index}")
         python, *line = launched.command(tmp_path, tmp_path / "run", settings, *own)
         started.append(launched.start([python, str(STALLED), *stalled, *line], devices=4))
-    (out, err, code), (_, other, other_code) = launched.outputs(started)
+    (_, err, code), (_, other, other_code) = launched.outputs(started)
     assert (code, other_code) == (0, 0), (err, other)
-    slow = "notice: process 1 keeps the others waiting: its host, which reads the data, is at work"
-    assert slow in out
     assert re.search(r"Timeout \(0:00:02.*\)!", err)
     assert re.search(r"Timeout \(0:00:02.*\)!", other) and " in slow\n" in other
