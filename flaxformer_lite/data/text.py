@@ -289,7 +289,7 @@ def _files(
         if not hidden:
             raise remote.missing(root)
     elif os.path.isdir(root):
-        hidden = [*_list_below(root)]
+        hidden = [*_list_below(root)]  # a list of paths is no list of File
     elif os.path.exists(root):
         raise ConfigError(f"{where} {STREAM}")
     else:

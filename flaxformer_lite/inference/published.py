@@ -126,16 +126,17 @@ def _leave_out_unwritable(file: Path, settings: Json, vocab: float) -> None:
         given = settings.get(name, ())
         several = given if isinstance(given, tuple) else (given,)
         # What is no number at all is for Settings to refuse.
-        kept = tuple(t for t in several if not isinstance(t, int) or 0 <= t < vocab)
-        if len(kept) == len(several):
+        beyond = [t for t in several if isinstance(t, int) and not 0 <= t < vocab]
+        if not beyond:
             continue
         LOG.warning(
             "%s: %s: left out what is not in the vocabulary of %s tokens: %s.",
             file,
             name,
             vocab,
-            sorted(set(several) - set(kept)),
+            beyond,
         )
+        kept = tuple(t for t in several if t not in beyond)
         if kept:
             settings[name] = kept
         else:

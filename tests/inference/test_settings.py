@@ -34,7 +34,7 @@ def test_the_newer_file_alone_counts_and_spellings_are_ours(tmp_path):
 
 def test_tokens_beyond_the_vocabulary_are_left_out_with_a_notice(tmp_path, caplog):
     write(tmp_path, "config.json", text_config={"vocab_size": 9}, vision_config={"vocab_size": 3})
-    write(tmp_path, "generation_config.json", eos_token_id=[8, 9], suppress_tokens=[50256])
+    write(tmp_path, "generation_config.json", eos_token_id=[8, 9], suppress_tokens=[50256, 9])
     assert published_settings(tmp_path) == {"eos_token_id": (8,), "pad_token_id": 8}
     assert "eos_token_id: left out what is not in the vocabulary of 9 tokens: [9]" in caplog.text
     write(tmp_path, "config.json", eos_token_id=32000, pad_token_id=-1, vocab_size=9)

@@ -10,8 +10,8 @@ Cell = str | int | float  # a float is a share, shown with three digits
 
 # With more classes than this, the most frequent confusions are listed instead of a matrix.
 CONFUSED = 12
-PAIRS = 20  # the most confusions
-WORST = 10  # errors whose texts are shown
+PAIRS = 20  # confusions that are listed, at most
+WORST = 10  # errors that are listed, at most
 TEXT = 300  # characters
 
 
