@@ -48,6 +48,19 @@ def is_address(path: object) -> bool:
     return is_url(path) or hub.is_hub(path)
 
 
+def fixed_address(path: str) -> str:
+    """Returns a path that names the same model from any folder: absolute, or of the Hub's commit.
+
+    Args:
+      path: as `on_disk` takes it, which has read it.
+    """
+    if hub.is_hub(path):
+        return f"hf://{hub.name_of(path)}@{on_disk(path, weights=False).name}"
+    if is_url(path):
+        return path
+    return str(expand_home(path).resolve())
+
+
 def is_workdir(folder: Path) -> bool:
     """Returns whether training, not save_pretrained, wrote this folder.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import flax.linen as nn
+import numpy as np
 from flax.traverse_util import flatten_dict
 from jax.sharding import Mesh
 
@@ -22,13 +23,15 @@ from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.nn.adapters.merge import with_initial_factors
 from flaxformer_lite.pretrained import load
 from flaxformer_lite.pretrained.grow_tables import grow_positions, grow_vocabulary
-from flaxformer_lite.pretrained.lazy_params import stored_tree
+from flaxformer_lite.pretrained.layouts import Slices
+from flaxformer_lite.pretrained.lazy_params import Stored, in_memory, stored_tree
 from flaxformer_lite.pretrained.place_params import place_params
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from flaxformer_lite.pretrained.tensor_names import by_layer, side_by_side
 
 if TYPE_CHECKING:
     from flaxformer_lite.checkpoints.workdir import Run
+    from flaxformer_lite.config import ExperimentConfig
 
 LOG = logging.getLogger("flaxformer_lite")
 
@@ -50,6 +53,7 @@ def load_pretrained(
     new_positions: str = "repeat",
     seed: int = 0,
     adapter: str | Path | AdapterConfig | None = None,
+    base: str | Path | None = None,
     allow_plugins: registry.Allowed = False,
     **overrides: Any,
 ) -> tuple[nn.Module, dict]:
@@ -91,6 +95,8 @@ def load_pretrained(
       adapter: a directory with an adapter for the model, as PEFT or `save_adapter` writes it, or
         the record of a new one, such as `LoraConfig(rank=8)`, which is initialized with `seed`. Its
         factors are parameters of their own, which `merge_adapter` adds to the weights.
+      base: where the frozen weights of a workdir are now, if not where the run read them; others
+        are refused by their digests.
       allow_plugins: whether the config of a workdir may name plug-ins outside this package;
         importing them runs the code of whoever wrote them. True for all, or a collection of names.
       **overrides: fields of ModelConfig that change no weight: dropout, dropout_at, scan, remat,
@@ -117,6 +123,7 @@ def load_pretrained(
         new_head=new_head,
         labels=labels,
         adapter=None if isinstance(adapter, AdapterConfig) else adapter,
+        base=base,
         allow_plugins=allow_plugins,
         **overrides,
     )
@@ -148,13 +155,15 @@ def open_pretrained(
     auxiliary: bool = False,
     labels: Sequence[str] | int | None = None,
     adapter: str | Path | None = None,
+    base: str | Path | None = None,
     allow_plugins: registry.Allowed = False,
     **overrides: Any,
 ) -> tuple[nn.Module, dict]:
     """Opens a directory like `load_pretrained`, but reads each parameter only when it is used.
 
     Args:
-      path, head, family, labels, adapter, allow_plugins, **overrides: as in `load_pretrained`.
+      path, head, family, labels, adapter, base, allow_plugins: as in `load_pretrained`.
+      **overrides: as there.
       new_head: whether the head may lack parameters, which are then left out.
       auxiliary: whether to open the second model of a run, such as ELECTRA's generator.
 
@@ -181,7 +190,14 @@ def open_pretrained(
         from flaxformer_lite.checkpoints.workdir import read_run
 
         run = read_run(folder, auxiliary=auxiliary, allow_plugins=allow_plugins)
-        model, stored = _open_run(run, folder, head, overrides, new_head, labels)
+        model, stored = _open_run(
+            run, folder, head, overrides, new_head, labels, base, allow_plugins
+        )
+    elif base is not None:
+        raise ConfigError(
+            f"base={base}: {folder} holds published weights, which need no others; only a training"
+            " workdir does."
+        )
     elif auxiliary:
         raise ConfigError(
             f"{folder}: published weights hold one model; only a training workdir can have an"
@@ -212,6 +228,8 @@ def _open_run(
     overrides: dict[str, Any],
     new_head: bool = False,
     labels: Sequence[str] | int | None = None,
+    base: str | Path | None = None,
+    allow_plugins: registry.Allowed = False,
 ) -> tuple[nn.Module, dict]:
     """Opens the parameters of a run; `head` may be any head whose parameters the run has."""
     for line in run.notices:
@@ -227,9 +245,12 @@ def _open_run(
         cfg, labels if new_head else None, run.cfg.objective.class_names
     )
     model = kind(cfg, source=str(path))
+    params = {path: in_memory(x) for path, x in flatten_dict(run.params, sep="/").items()}
+    if run.base is not None:
+        params |= _open_base(run, path, base, allow_plugins)
     stored = {}  # by the paths of unstacked layers
-    for name, (leaf, index) in by_layer(trained, flatten_dict(run.params, sep="/")).items():
-        stored[name] = leaf[index] if index else leaf
+    for name, (stack, index) in by_layer(trained, params).items():
+        stored[name] = stack.layer(index)
     shapes = parameter_shapes(model)
     missing = set()
     for name, leaf in side_by_side(model.cfg, shapes).items():
@@ -245,4 +266,82 @@ def _open_run(
             f" {trained.head!r}."
         )
     restored = {name: leaf for name, leaf in shapes.items() if name not in initialized}
-    return model, stored_tree(model.cfg, restored, lambda name: stored[name].__getitem__)
+    return model, stored_tree(model.cfg, restored, lambda name: stored[name].read)
+
+
+def _open_base(
+    run: "Run", path: Path, moved: str | Path | None, allow_plugins: registry.Allowed
+) -> dict[str, Stored]:
+    """Opens the frozen weights that a run reads elsewhere, by the paths of its parameters."""
+    from flaxformer_lite.checkpoints.digest import describe_leaves
+
+    base = run.base
+    assert base is not None
+    source = str(moved or base.source)
+    try:
+        opened = open_frozen(run.cfg, source, allow_plugins)
+    except (ConfigError, WeightsError) as error:
+        raise ConfigError(
+            f"{path}: its frozen weights are those of {source}, which cannot be read ({error}); say"
+            " where they are: --base=FOLDER, in Python load_pretrained(..., base=FOLDER)."
+        ) from None
+
+    def checked(name: str, leaf: Stored) -> Stored:
+        """Compares the whole parameter with the digest of the run when it is first read."""
+        seen: list[str] = []
+
+        def read(index: Slices) -> np.ndarray:
+            if seen:
+                return leaf.read(index)
+            whole = np.asarray(leaf)
+            base.check(describe_leaves({name: whole}), source, "--base")
+            seen.append(name)
+            return whole[index]
+
+        return Stored(leaf.shape, leaf.dtype, read)
+
+    own = flatten_dict(run.params, sep="/")
+    named = [name for name in base.leaves if name in opened and name not in own]
+    return {name: checked(name, opened[name]) for name in named}
+
+
+def open_frozen(
+    cfg: "ExperimentConfig", source: str, allow_plugins: registry.Allowed
+) -> dict[str, Stored]:
+    """Opens the weights that a run started from, by the paths and in the form of its parameters.
+
+    Args:
+      cfg: the resolved config of the run.
+      source: their directory or address.
+      allow_plugins: as in `load_pretrained`.
+
+    Raises:
+      ConfigError, WeightsError, CheckpointError: as `load_pretrained`.
+    """
+    from flaxformer_lite.pretrained.quantized_params import with_scheme
+
+    model, stored = open_start(cfg, source, allow_plugins)
+    return flatten_dict(with_scheme(model, stored, cfg.model.quantize)[1], sep="/")
+
+
+def open_start(
+    cfg: "ExperimentConfig", source: str, allow_plugins: registry.Allowed
+) -> tuple[nn.Module, dict]:
+    """Opens the weights that a run starts from like `open_pretrained`, with the run's head.
+
+    Args:
+      cfg, source, allow_plugins: as in `open_frozen`.
+    """
+    labels: tuple[str, ...] | int | None = None
+    if cfg.objective.new_head:
+        labels = cfg.objective.class_names or cfg.model.num_labels
+    return open_pretrained(
+        source,
+        cfg.model.head,
+        family=cfg.model.family,
+        new_head=cfg.objective.new_head,
+        labels=labels,
+        allow_plugins=allow_plugins,
+        scan=cfg.model.scan,
+        param_dtype=cfg.model.param_dtype,
+    )

@@ -208,9 +208,9 @@ def test_few_annotations_are_any():
 
 
 def test_few_files_know_of_an_auxiliary_model():
-    """Who runs with one asks `Models`, and who reads its weights `auxiliary_weights`."""
-    own = ("objectives/auxiliary_model", "training/bound_models", "runs/start/auxiliary_weights")
-    known = re.compile(r"auxiliary[ _]model|auxiliary_weights|AuxiliaryModel|\bauxiliary\b *[:=)]")
+    """Who runs with one asks `Models`, and who reads its weights `referenced_weights`."""
+    own = ("objectives/auxiliary_model", "training/bound_models", "runs/start/referenced_weights")
+    known = re.compile(r"auxiliary[ _]model|referenced_weights|AuxiliaryModel|\bauxiliary\b *[:=)]")
     lines = []
     for path in FILES:
         if str(path.relative_to(PACKAGE).with_suffix("")) not in own:

@@ -82,12 +82,12 @@ class Checkpoints(contextlib.AbstractContextManager):
         except Exception as error:  # orbax and tensorstore raise many types; nothing was written
             raise CheckpointError(self._failed(step, error)) from error
 
-    def restore(self, target: object, accept: Callable[[Json], None]) -> Restored | None:
+    def restore(self, choose_target: Callable[[Json], Any]) -> Restored | None:
         """Restores the newest undamaged checkpoint, and moves damaged ones to `damaged/`.
 
         Args:
-          target: tree of ShapeDtypeStructs with shardings, which the state must match.
-          accept: function that is called with the record before the state is read, and raises to
+          choose_target: function that is called with the record before the state is read. Returns
+            the tree of ShapeDtypeStructs with shardings that the state must match, or raises to
             reject it.
 
         Returns:
@@ -98,7 +98,6 @@ class Checkpoints(contextlib.AbstractContextManager):
           CheckpointError: the leaves differ from the target's, or every checkpoint is damaged.
         """
         damaged: dict[int, str] = {}
-        wanted = describe_leaves(target)
         steps = sorted(self._storage.steps(), reverse=True)
         for step in self._group.coordinate("checkpoints", steps, lambda answers: answers[0]):
             at = self._storage.at(step)
@@ -106,12 +105,12 @@ class Checkpoints(contextlib.AbstractContextManager):
             if record is None:
                 continue
             try:
-                accept(record)
+                target = choose_target(record)
             except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
-                # `accept` did not find what every record holds.
+                # It did not find what every record holds.
                 damaged[step] = f"its record cannot be read ({type(error).__name__}: {error})"
                 continue
-            compare_leaves(step, record["leaves"], wanted)
+            compare_leaves(step, record["leaves"], describe_leaves(target))
             state, damaged[step] = self._on_all_processes(arrays.read, at, target)
             if state is None:
                 continue

@@ -16,6 +16,7 @@ from flaxformer_lite.storage.stores import StorageError, is_url, name_copy
 # The files that a later start or a reader needs, by name or prefix; others are not copied.
 KEPT = (
     "README.md",  # a card that a person changed stays
+    "base.json",
     "baseline.json",
     "breakdown.json",
     "collected.jsonl",

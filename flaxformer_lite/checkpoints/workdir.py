@@ -4,8 +4,9 @@ import contextlib
 import dataclasses
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -14,6 +15,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from flaxformer_lite import registry
 from flaxformer_lite.checkpoints import arrays
 from flaxformer_lite.checkpoints.digest import Leaves, describe_leaves
+from flaxformer_lite.checkpoints.frozen_base import FOLDER, Base, read_base
 from flaxformer_lite.checkpoints.record import (
     FILE,
     CheckpointError,
@@ -54,7 +56,8 @@ class Run(NamedTuple):
     cfg: ExperimentConfig  # resolved
     step: int  # of the checkpoint
     model: nn.Module
-    params: dict  # numpy arrays
+    params: dict  # numpy arrays, without those of `base`
+    base: Base | None  # frozen weights that are read elsewhere
     # One per better or newer checkpoint that cannot be read, and one if this is the best.
     notices: list[str]
 
@@ -183,19 +186,26 @@ def read_run(
             params = second.of(params)
         elif second is not None:
             params = second.trained(params)
-        return Run(cfg, step, build_model(model), params, notices)
+        base = read_base(folder, record.get("base", ""))
+        if base is not None and not base.source:  # an auxiliary model's weights alone
+            base = None
+        if base is not None and base.kept == "copy":
+            params = _join(params, _copied(folder, base))
+            base = None
+        return Run(cfg, step, build_model(model), params, base, notices)
     if damaged:
         raise CheckpointError(f"{folder}: {'; '.join(damaged)}; there is no other.")
     when = "the run writes one every train.checkpoint_every steps"
     raise CheckpointError(f"{folder}/checkpoints: no checkpoint yet; {when}.")
 
 
-def read_state(folder: Path, target: object, last: int) -> Restored:
+def read_state(folder: Path, choose_target: Callable[[Json], Any], last: int) -> Restored:
     """Reads the newest undamaged train state of at most `last` steps; changes nothing.
 
     Args:
       folder: the workdir.
-      target: tree of ShapeDtypeStructs with shardings.
+      choose_target: returns the tree of ShapeDtypeStructs with shardings to read, given the record
+        of a checkpoint.
       last: the largest step to read.
 
     Returns:
@@ -208,7 +218,8 @@ def read_state(folder: Path, target: object, last: int) -> Restored:
             continue
         try:
             record = read_record(path)
-            return Restored(step, _read(path, target, record["leaves"]), record, notices)
+            state = _read(path, choose_target(record), record["leaves"])
+            return Restored(step, state, record, notices)
         except (StorageError, UnreadableError):
             raise
         except Exception as error:  # from tensorstore, orbax, json or the file system
@@ -236,6 +247,16 @@ def newest_first(folder: Path, name: str) -> list[Path] | list[Objects]:
     return [folder / name / step for step in steps]
 
 
+def base_copy(folder: Path) -> Path | Objects:
+    """Returns where a workdir keeps the copy of its frozen weights, in the form of a checkpoint."""
+    for path in newest_first(folder, FOLDER):
+        return path
+    raise CheckpointError(
+        f"{folder}/{FOLDER}: missing; it holds the frozen weights of the run. Put it back, or train"
+        " anew in another --workdir."
+    )
+
+
 def read_inputs(folder: Path) -> Json:
     """Reads a run's config.json: its config, and the hashes of its config, tokenizer and data.
 
@@ -247,6 +268,19 @@ def read_inputs(folder: Path) -> Json:
     if fingerprint(inputs.get("config") or {}) != inputs.get("hash"):
         raise ConfigError(f"{path}: {CHANGED}")
     return inputs
+
+
+def _copied(folder: Path, base: Base) -> dict:
+    """Reads the copy of the frozen weights that a workdir keeps."""
+    params, record = _params(base_copy(folder))
+    leaves = record["leaves"].items()
+    base.check({path.removeprefix(PARAMS): leaf for path, leaf in leaves}, f"{folder}/{FOLDER}")
+    return params
+
+
+def _join(params: dict, others: dict) -> dict:
+    flat = flatten_dict(params, sep="/") | flatten_dict(others, sep="/")
+    return unflatten_dict(flat, sep="/")
 
 
 def _params(at: Path | Objects) -> tuple[dict, dict]:

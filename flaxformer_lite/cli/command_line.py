@@ -386,6 +386,16 @@ def add_family(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_base(parser: argparse.ArgumentParser) -> None:
+    """Adds --base to a command that reads workdirs."""
+    parser.add_argument(
+        "--base",
+        metavar="DIR",
+        type=model,
+        help="where the frozen weights of a run are now, if they were moved",
+    )
+
+
 def integer(least: int, most: int = INT32) -> Callable[[str], int]:
     """Builds an argparse type for whole numbers in a range."""
 

@@ -36,9 +36,15 @@ UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 
 def run(args: argparse.Namespace) -> None:
     if args.adapter:
-        write_adapter(args.src, args.dst, dtype=args.dtype, allow_plugins=args.allow_plugins)
+        write_adapter(
+            args.src,
+            args.dst,
+            dtype=args.dtype,
+            base=args.base,
+            allow_plugins=args.allow_plugins,
+        )
     else:
-        names = ("dtype", "head", "shard_size", "family", "auxiliary", "allow_plugins")
+        names = ("dtype", "head", "shard_size", "family", "auxiliary", "base", "allow_plugins")
         convert(args.src, args.dst, **{name: getattr(args, name) for name in names})
 
 
@@ -51,6 +57,7 @@ def convert(
     shard_size: str,
     family: str | None = None,
     auxiliary: bool = False,
+    base: str | None = None,
     allow_plugins: bool = False,
 ) -> None:
     """Writes the directory `dst`, which appears only when it is complete, and prints one line."""
@@ -84,6 +91,7 @@ def convert(
                 head,
                 family=family,
                 auxiliary=auxiliary,
+                base=base,
                 allow_plugins=allow_plugins,
                 **dtypes,
             )
@@ -146,7 +154,12 @@ def _write_card(
 
 
 def write_adapter(
-    src: str, dst: str, *, dtype: str | None = None, allow_plugins: bool = False
+    src: str,
+    dst: str,
+    *,
+    dtype: str | None = None,
+    base: str | None = None,
+    allow_plugins: bool = False,
 ) -> None:
     """Writes the adapter that a run has trained, and prints one line about it."""
     source = folder_of(src)
@@ -159,7 +172,7 @@ def write_adapter(
     if dtype:
         overrides["param_dtype"] = dtype
     with print_warnings():
-        model, params = open_pretrained(source, allow_plugins=allow_plugins, **overrides)
+        model, params = open_pretrained(source, base=base, allow_plugins=allow_plugins, **overrides)
     cfg = model.cfg
     with new_place(dst) as made:
         save_adapter.write_adapter(made, model, params, base=base_of(model.source))

@@ -77,7 +77,7 @@ def _open_draft(args: argparse.Namespace, opened: Opened) -> tuple[nn.Module, Pa
     Raises:
       ConfigError: its tokenizer has other ids than the model's.
     """
-    flags = vars(args) | {"model": args.draft, "family": None, "adapter": None}
+    flags = vars(args) | {"model": args.draft, "family": None, "adapter": None, "base": None}
     draft = open_named_model(argparse.Namespace(**flags))
     tokens = []
     for tokenizer in (draft.tokenizer, opened.tokenizer):

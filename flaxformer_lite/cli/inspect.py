@@ -79,6 +79,9 @@ def read(where: Path, family: str | None = None, *, allow_plugins: bool = False)
         for what in run.notices:
             print_notice(what)
         form = f"training workdir, step {run.step} ({plugin_name(run.cfg.objective)})"
+        if run.base is not None:
+            form += f", over the frozen weights of {run.base.source}, which are not shown"
+            return Contents(form, run.cfg.model, "", flatten_dict(run.params, sep="/"))
         return Contents(form, run.cfg.model, "", published_names(run.cfg.model, run.params))
     tensors = folder.open_weights(where)
     foreign = folder.find_foreign(where)

@@ -22,7 +22,7 @@ from flaxformer_lite.storage.stores import restore_addresses
 from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
 
 # flags that `load_pretrained` takes as they are
-FLAGS = ("dtype", "family", "adapter", "allow_plugins", "quantize", "matmul", "cache")
+FLAGS = ("dtype", "family", "adapter", "base", "allow_plugins", "quantize", "matmul", "cache")
 
 
 class Opened(NamedTuple):

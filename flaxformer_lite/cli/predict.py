@@ -32,6 +32,7 @@ def run(args: argparse.Namespace) -> None:
             folder_of(args.model),
             dtype=args.dtype,
             family=args.family,
+            base=args.base,
             allow_plugins=args.allow_plugins,
             **options_of(args),
         )

@@ -17,6 +17,7 @@ ACTIVATIONS = (
     "tanh",
 )
 CONTEXT_ATTENTIONS = ("gather", "ring", "all_to_all")  # nn/attentions/context_parallel
+BASES = ("", "reference", "copy")  # runs/start/begin.py
 CACHES = ("float", "int8")  # nn/modules/cache.py
 CORPORA = ("stdlib_code", "docstrings", "code_docstrings")  # data/corpora.py
 EXPERT_DISPATCHES = ("gather", "all_to_all")  # nn/feed_forwards/moe.py

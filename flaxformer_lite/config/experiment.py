@@ -219,6 +219,9 @@ class TrainConfig(Record):
     skip_spikes: NotNegative = 0.0
     # a model directory or workdir to take model, weights and tokenizer from; empty: random
     init_from: ModelPlace = ""
+    # what becomes of frozen weights that come from there: "reference" reads them there at every
+    # start, "copy" keeps them once in the workdir; empty: copy if init_from is a workdir
+    base: Annotated[str, OneOf(choices.BASES), MAY_CHANGE] = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

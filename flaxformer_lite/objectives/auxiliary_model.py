@@ -41,6 +41,10 @@ class AuxiliaryModel:
         """Returns whether the two models share the parameter at a path."""
         return bool(self.shared and re.search(self.shared, path))
 
+    def holds(self, path: str) -> bool:
+        """Returns whether the parameter of a run at a path is this model's alone."""
+        return path.startswith(f"{self.name}/")
+
     def without(self, params: Params) -> Params:
         """Returns the parameters of a run without the auxiliary model's."""
         return {key: value for key, value in params.items() if key != self.name}

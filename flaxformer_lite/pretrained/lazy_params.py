@@ -31,6 +31,17 @@ class Stored:
         block = self.read((*first, *rest))
         return block[(0,) * len(index)]
 
+    def layer(self, index: Index) -> "Stored":
+        """Returns the part at an index of the leading axes, unread."""
+        if not index:
+            return self
+        first = tuple(slice(i, i + 1) for i in index)
+
+        def read(inner: Slices) -> np.ndarray:
+            return self.read((*first, *inner))[(0,) * len(index)]
+
+        return Stored(self.shape[len(index) :], self.dtype, read)
+
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return self.read((slice(None),) * len(self.shape))
 

@@ -108,6 +108,7 @@ def open_trained(
     *,
     dtype: str = "float32",
     family: str | None = None,
+    base: str | Path | None = None,
     allow_plugins: registry.Allowed = False,
     **options: Any,
 ) -> Trained:
@@ -115,7 +116,7 @@ def open_trained(
 
     Args:
       dtype: of activations and matmuls.
-      family, allow_plugins: as in `load_pretrained`.
+      family, base, allow_plugins: as in `load_pretrained`.
       **options: `length` and `columns` of the data section, and `batch_size`, in place of the
         run's; None keeps them.
 
@@ -123,7 +124,9 @@ def open_trained(
       ConfigError, WeightsError, CheckpointError: it cannot be read, or no task is known for its
         head.
     """
-    model, params = load_pretrained(path, dtype=dtype, family=family, allow_plugins=allow_plugins)
+    model, params = load_pretrained(
+        path, dtype=dtype, family=family, base=base, allow_plugins=allow_plugins
+    )
     fitted = None
     cfg = find_run_config(path, allow_plugins=allow_plugins)
     if cfg is not None:

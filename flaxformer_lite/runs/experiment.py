@@ -3,16 +3,21 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from flaxformer_lite import sharding
+from flaxformer_lite.checkpoints.frozen_base import Base
+from flaxformer_lite.checkpoints.manager import Checkpoints
+from flaxformer_lite.checkpoints.mirror import Mirror
 from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.data.padding import Buckets, Packer
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.inference.writer import make_writer
 from flaxformer_lite.objectives.base import Dataset, Writer
 from flaxformer_lite.objectives.rows import Example
+from flaxformer_lite.runtime.processes import Processes
 from flaxformer_lite.training import evaluate
 from flaxformer_lite.training.program import Program
 from flaxformer_lite.training.state import TrainState
@@ -55,6 +60,36 @@ class RunData(Dataset, Protocol):
     def example(self, row: int, seed: int, position: int) -> Example: ...
 
 
+class FirstState(NamedTuple):
+    """The state before the first step.
+
+    Attributes:
+      state: all of it, on its devices.
+      unchanged: paths of the frozen parameters that are as `train.init_from` has them.
+    """
+
+    state: TrainState
+    unchanged: frozenset[str] = frozenset()
+
+
+class Begin(NamedTuple):
+    """The beginning of a run.
+
+    Attributes:
+      experiment: knows which weights checkpoints do not hold.
+      state: the restored or new train state, whole.
+      step: the number of steps already done.
+      record: the record of the restored checkpoint; empty for a new run.
+      notices: for the terminal.
+    """
+
+    experiment: "Experiment"
+    state: TrainState
+    step: int
+    record: Json
+    notices: list[str]
+
+
 @dataclasses.dataclass(frozen=True)
 class Experiment:
     """A prepared run, as `prepare_experiment` in runs/start/setup.py makes it of a config.
@@ -63,33 +98,31 @@ class Experiment:
       program: the compiled steps, and the shapes and shardings of the state.
       train_data, eval_data: the training and held-out examples.
       create_state: creates the state before the first step.
-      complete_state: adds the weights that a checkpoint does not hold.
+      begin: restores the newest checkpoint, or creates a state (runs/start/begin.py).
       name_rows: returns the file and line of each row of a step; [] if that would take long.
       packers: what packs or cuts the batches of "train_step" and "eval_step".
-      weights: digest of the weights that are read from a directory, and not saved.
+      base: the weights that are read at every start, and not saved; None if there are none.
       about_data: rows of the run's banner about its data.
     """
 
     program: Program
     train_data: RunData
     eval_data: RunData
-    create_state: Callable[[], TrainState]
-    complete_state: Callable[[TrainState], TrainState]
+    create_state: Callable[[], FirstState]
+    begin: Callable[["Experiment", Checkpoints, Mirror, Processes], Begin]
     name_rows: Callable[[int], list[str]]
     packers: Mapping[str, Packer | Buckets | None] = dataclasses.field(default_factory=dict)
-    weights: str = ""
+    base: Base | None = None
     about_data: tuple[tuple[str, str], ...] = ()
 
     @property
     def cfg(self) -> ExperimentConfig:
         return self.program.cfg
 
-    @property
-    def fingerprint(self) -> str:
-        """A hash of all data read besides the config: text, tokenizer, weights not saved."""
-        if not self.weights:
-            return self.train_data.fingerprint
-        return f"{self.train_data.fingerprint} with {self.weights}"
+    def with_base(self, base: Base | None) -> "Experiment":
+        """Leaves these weights out of what the run saves."""
+        leaves = () if base is None else base.leaves
+        return dataclasses.replace(self, program=self.program.without_saving(leaves), base=base)
 
     def is_due(self, step: int, every: int) -> bool:
         """Returns whether something that happens every N steps is due after this one.
@@ -144,7 +177,9 @@ class Experiment:
     def writer(self, params: Params) -> Writer:
         """Returns a function that continues prompts with these parameters."""
         return make_writer(
-            self.program.model, self.program.saved_params(params), self.eval_data.tokenizer
+            self.program.model,
+            self.program.models.own_params(params),
+            self.eval_data.tokenizer,
         )
 
     def _placed(

@@ -28,7 +28,7 @@ from flaxformer_lite.runs.callbacks.summary import Summary
 from flaxformer_lite.runs.callbacks.tracking import Tracking
 from flaxformer_lite.runs.callbacks.upload import Upload
 from flaxformer_lite.runs.callbacks.watchdog import Watchdog
-from flaxformer_lite.runs.experiment import Experiment
+from flaxformer_lite.runs.experiment import Begin, Experiment
 from flaxformer_lite.runs.interrupt import Interrupt
 from flaxformer_lite.runs.report import text
 from flaxformer_lite.runs.report.clock import Clock
@@ -42,7 +42,6 @@ from flaxformer_lite.runs.stepping import Stepper
 from flaxformer_lite.runs.trainer import AHEAD, Trainer
 from flaxformer_lite.runtime.processes import Processes
 from flaxformer_lite.storage.lock import Lock
-from flaxformer_lite.training.state import TrainState
 
 
 class RunResult(NamedTuple):
@@ -103,9 +102,9 @@ def train_experiment(
         terminal = Terminal(cfg.train.steps, _shown(cfg), quiet=not group.first)
         stack.enter_context(terminal.listening())
         experiment = _start_compiling(stack, experiment, checkpoints.latest_step, group, clock)
-        begin = _begin(experiment, checkpoints)
+        begin = experiment.begin(experiment, checkpoints, files.mirror, group)
         experiment = reference.attach(
-            experiment, begin.state, begin.step, workdir, writes=group.first
+            begin.experiment, begin.state, begin.step, workdir, writes=group.first
         )
         selection = Selection(cfg, best, Best(**begin.record.get("best", {})))
         last_step = -1  # no record of an earlier start is kept, if it left no checkpoint
@@ -211,22 +210,6 @@ def _last_and_best(records: Sequence[Json], metric: Metric) -> tuple[Json, Json]
     return last, best
 
 
-class _Begin(NamedTuple):
-    """The beginning of a run.
-
-    Attributes:
-      state: the restored or new train state.
-      step: the number of steps already done.
-      record: the record of the restored checkpoint; empty for a new run.
-      notices: for the terminal.
-    """
-
-    state: TrainState
-    step: int
-    record: Json
-    notices: list[str]
-
-
 def _shown(cfg: ExperimentConfig) -> list[Metric]:
     """Returns the metrics for the terminal; `train.best`'s is shown live, too."""
     shown = []
@@ -257,7 +240,7 @@ def _start_compiling(
         needed = ("train_step", "eval_step")
     create_state = experiment.create_state
     # Files are read in the main thread, as ctrl-C would not stop another one.
-    reads_files = cfg.train.init_from or experiment.weights
+    reads_files = cfg.train.init_from or experiment.program.models.from_directory
     if latest is None and not reads_files:
         create_state = stack.enter_context(precompile.run_in_thread(create_state))
     compiling = precompile.precompile(
@@ -341,7 +324,7 @@ def _deciding_callbacks(
     selection: Selection,
     checkpoints: Checkpoints,
     followers: Sequence[Callback],
-    begin: _Begin,
+    begin: Begin,
     reporting: Reporting,
     interrupt: Interrupt,
     group: Processes,
@@ -353,7 +336,7 @@ def _deciding_callbacks(
     cfg = experiment.cfg
 
     def meta(step: int) -> Json:
-        record = resume.meta(cfg, experiment.fingerprint, step)
+        record = resume.meta(cfg, experiment.train_data.fingerprint, step, experiment.base)
         for callback in (*followers, evaluation):
             record |= callback.remembered()
         return record
@@ -393,22 +376,3 @@ def _trainer(
     if experiment.cfg.objective.collects:  # a batch is completed once the step before it has ended
         ahead = 0
     return Trainer(stepper, callbacks, reporting.clock, reporting.compiles, ahead)
-
-
-def _begin(experiment: Experiment, checkpoints: Checkpoints) -> _Begin:
-    """Restores the newest checkpoint, or creates a new state."""
-    cfg = experiment.cfg
-    target = experiment.program.saved(experiment.program.target)
-    restored = checkpoints.restore(
-        target, lambda meta: resume.check(meta, cfg, experiment.fingerprint)
-    )
-    if restored is None:
-        return _Begin(experiment.create_state(), 0, {}, [])
-    notices = [*restored.notices, *resume.notices(restored.meta, cfg)]
-    if restored.step >= cfg.train.steps:
-        notices.append(
-            f"step {restored.step} is done and train.steps={cfg.train.steps}: nothing is left to"
-            " train."
-        )
-    state = experiment.complete_state(restored.state)
-    return _Begin(state, restored.step, restored.meta, notices)

@@ -8,7 +8,7 @@ from jax.sharding import AbstractMesh, AxisType
 from flaxformer_lite import sharding
 from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.data import dummy
-from flaxformer_lite.runs.start.auxiliary_weights import build_program
+from flaxformer_lite.runs.start.referenced_weights import build_program
 from flaxformer_lite.training import program as programs
 
 

@@ -96,7 +96,8 @@ def _write_card(experiment: Experiment, folder: Path, place: Path) -> None:
         source = CardSource(
             base, base_folder, folder, labels, "flaxformer_lite", allow_plugins=True
         )
-        count = param_count(experiment.program.saved_params(experiment.program.target.params))
+        program = experiment.program
+        count = param_count(program.models.own_params(program.target.params))
         write_card(folder, make_card(str(place), model, count, source))
     except Exception as error:  # the run has ended well
         LOG.warning("%s: no model card (%s)", place, first_line(error))

@@ -160,7 +160,7 @@ class _Present:
         program = self._run.program
         return draw_continuations(
             program.model,
-            program.saved_params(self._params),
+            program.models.own_params(self._params),
             prompts,
             pad_token_id=self._run.train_data.tokenizer.pad_id,
             seed=self._seed,

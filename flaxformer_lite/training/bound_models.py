@@ -5,6 +5,7 @@ the objective has one, those of the second model.
 """
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import flax.linen as nn
@@ -152,8 +153,13 @@ class Models:
             return None
         return self.auxiliary
 
-    def saved_params(self, params: Params) -> Params:
-        """Returns the parameters that checkpoints hold: all but those read from a directory."""
+    def own_paths(self, paths: Iterable[str]) -> frozenset[str]:
+        """Returns those of the paths that an auxiliary model from a directory does not hold."""
+        second = self.from_directory
+        return frozenset(path for path in paths if second is None or not second.holds(path))
+
+    def own_params(self, params: Params) -> Params:
+        """Returns the parameters without an auxiliary model's that is read from a directory."""
         if self.from_directory is None:
             return params
         return self.from_directory.without(params)

@@ -217,17 +217,24 @@ def _against_sign(rate: float, updates: optax.Updates, _: object) -> optax.Updat
     return jax.tree.map(lambda g: -rate * jnp.sign(g), updates)
 
 
-def stop_frozen(cfg: OptimizerConfig, params: Tree) -> Tree:
-    """Stops the gradient of parameters that `cfg.freeze` names, so that it is not computed."""
+def are_floats(params: Tree) -> list[bool]:
+    """Returns whether each leaf is floating; the codes of a quantized matrix have no gradient."""
+    return [jnp.issubdtype(x.dtype, jnp.floating) for x in jax.tree.leaves(params)]
+
+
+def are_trained(cfg: OptimizerConfig, params: Tree) -> list[bool]:
+    """Returns whether each leaf has a gradient: it is floating, and `cfg.freeze` does not name it.
+
+    No gradient is computed of the others.
+    """
+    floats = are_floats(params)
     if not cfg.freeze:
-        return params
-
-    def stop(x, is_frozen):
-        if is_frozen:
-            return jax.lax.stop_gradient(x)
-        return x
-
-    return jax.tree.map(stop, params, _frozen(cfg, params))
+        return floats
+    frozen = jax.tree.leaves(_frozen(cfg, params))
+    trained = []
+    for is_float, is_frozen in zip(floats, frozen, strict=True):
+        trained.append(is_float and not is_frozen)
+    return trained
 
 
 def trained(cfg: OptimizerConfig, params: optax.Params) -> list[jax.Array]:

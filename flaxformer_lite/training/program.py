@@ -7,13 +7,14 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.extend.core import ClosedJaxpr
 from jax.sharding import Mesh
 
@@ -48,6 +49,8 @@ class Program:
       tokens_per_step: number of input tokens that a step computes, including padding.
       packed: by the name of a step, the shapes of the batches that it is compiled for, the most
         frequent first; only for steps whose batches are not all like `batch`.
+      frozen_base: paths of the parameters that stay as the run's start read them, and that
+        checkpoints do not hold (checkpoints/frozen_base.py).
     """
 
     cfg: ExperimentConfig
@@ -61,6 +64,7 @@ class Program:
     eval_step: sharding.Jitted
     tokens_per_step: int
     packed: Mapping[str, tuple[Batch, ...]] = dataclasses.field(default_factory=dict)
+    frozen_base: frozenset[str] = frozenset()
 
     @property
     def model(self) -> nn.Module:
@@ -68,12 +72,21 @@ class Program:
         return self.models.model
 
     def saved_params(self, params: Params) -> Params:
-        """Returns the parameters that checkpoints hold: all but those read from a directory."""
-        return self.models.saved_params(params)
+        """Returns the parameters that checkpoints hold: all but those read at every start."""
+        own = self.models.own_params(params)
+        if not self.frozen_base:
+            return own
+        flat = flatten_dict(own, sep="/")
+        saved = {path: leaf for path, leaf in flat.items() if path not in self.frozen_base}
+        return unflatten_dict(saved, sep="/")
 
     def saved(self, state: state.TrainState) -> state.TrainState:
         """Returns the part of a train state that checkpoints hold."""
         return state.replace(params=self.saved_params(state.params))
+
+    def without_saving(self, paths: Iterable[str]) -> "Program":
+        """Leaves parameters out of what checkpoints hold."""
+        return dataclasses.replace(self, frozen_base=self.models.own_paths(paths))
 
     def shapes(self, name: str) -> tuple[Batch, ...]:
         """Returns the shapes of the batches that a step is compiled for, the most frequent first.
@@ -119,7 +132,7 @@ def build(
       mesh: the mesh of devices, or of descriptions of devices.
       example: shapes and dtypes of an example, as `make_example` returns it.
       models: the models of the experiment; needed if the config of one is in a directory, which
-        `runs/start/auxiliary_weights.py` reads.
+        `runs/start/referenced_weights.py` reads.
 
     Raises:
       ConfigError: model, mesh and rules do not fit each other; names the field to change.
@@ -320,6 +333,7 @@ def train_step(
         axis_name=axis_name,
         concat_small=activation_sharding.is_single_cpu,
         compares_rows=cfg.objective.compares_rows,
+        is_trained=functools.partial(optimizer.are_trained, bound_models.optimizer_config(cfg)),
     )
 
 
@@ -353,10 +367,8 @@ def eval_step(cfg: ExperimentConfig, models: Models) -> Callable:
 
 
 def _outputs(cfg: ExperimentConfig, models: Models) -> step.Outputs:
-    trained = bound_models.optimizer_config(cfg)
-
     def outputs(params, inputs, key):
-        out, sown = models.apply(optimizer.stop_frozen(trained, params), inputs, key)
+        out, sown = models.apply(params, inputs, key)
         return out, auxiliary_losses(sown) | _loads(sown.get(LOADS, {}), len(cfg.model.kinds))
 
     return outputs

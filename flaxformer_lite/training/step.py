@@ -4,6 +4,7 @@ Training is (state, batch) -> (state, metrics), evaluation (params, batch) -> su
 """
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ import optax
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.objectives.sums import LOAD, Loss, LossSums, token_weight, weight_sums
 from flaxformer_lite.training import spikes
-from flaxformer_lite.training.optimizer import global_norm, norm_of_leaves
+from flaxformer_lite.training.optimizer import are_floats, global_norm, norm_of_leaves
 from flaxformer_lite.training.state import TrainState
 from flaxformer_lite.types import Batch, Params, Tree
 
@@ -22,6 +23,7 @@ MOST_LOADS = 512  # with more experts than this in the model, their loads are no
 # the model's outputs, which the objective's loss reads, and auxiliary losses by name
 Computed = tuple[Any, dict[str, jax.Array]]
 Outputs = Callable[[Params, Mapping[str, jax.Array], jax.Array | None], Computed]
+IsTrained = Callable[[Params], list[bool]]
 
 
 def train_step(
@@ -36,6 +38,7 @@ def train_step(
     axis_name: str | None = None,
     concat_small: bool = False,
     compares_rows: bool = False,
+    is_trained: IsTrained = are_floats,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]:
     """Builds the training step.
 
@@ -57,6 +60,8 @@ def train_step(
       concat_small: as in `optimizer.norm_of_leaves`.
       compares_rows: whether the loss compares all rows of the batch with each other, and is no sum
         over microbatches or over the devices of `axis_name`; see `_whole_batch`.
+      is_trained: function from parameters to whether each leaf has a gradient, by default all that
+        are floating.
 
     Returns:
       A function of (state, batch); metrics are float32 scalars on the device: loss, the objective's
@@ -73,9 +78,10 @@ def train_step(
     if compares_rows and axis_name:
         loss_sums = _of_all_devices(loss_sums, axis_name)
     if compares_rows and accumulate > 1:
-        gradients = functools.partial(_whole_batch, outputs, loss_sums)
+        gradients = functools.partial(_whole_batch, outputs, loss_sums, is_trained)
     else:
-        gradients = functools.partial(_accumulate, functools.partial(_gradient, outputs, loss_sums))
+        gradient = functools.partial(_gradient, outputs, loss_sums, is_trained)
+        gradients = functools.partial(_accumulate, gradient)
     norm_of = functools.partial(global_norm, concat_small=concat_small)
 
     def key_of(step: jax.Array) -> jax.Array | None:
@@ -118,7 +124,9 @@ def train_step(
         metrics = {
             **_scalars(objective.metrics(sums)),
             "grad_norm": norm_of(grads),
-            "param_norm": norm_of_leaves(_floats(params), concat_small=concat_small),
+            "param_norm": norm_of_leaves(
+                _partition(params, are_floats(params)), concat_small=concat_small
+            ),
             "learning_rate": rate(updates_before),
         }
         skipped = spikes.skip_count(opt_state)
@@ -151,57 +159,46 @@ def _scalars(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
 def _gradient(
     outputs: Outputs,
     loss_sums: Callable,
+    is_trained: IsTrained,
     params: Params,
     microbatch: Batch,
     totals: dict[str, jax.Array],
     key: jax.Array | None,
 ) -> tuple[Params, LossSums]:
     """Computes float32 gradients of a microbatch's share of the batch's loss, and its sums."""
+    trained = is_trained(params)
 
-    def loss(floats: list[jax.Array]) -> tuple[jax.Array, LossSums]:
-        out, extra_losses = outputs(_with_floats(params, floats), microbatch["inputs"], key)
+    def loss(leaves: list[jax.Array]) -> tuple[jax.Array, LossSums]:
+        out, extra_losses = outputs(_combine(params, trained, leaves), microbatch["inputs"], key)
         return _loss_of_sums(loss_sums(out, microbatch["targets"]), extra_losses, totals)
 
-    # With respect to the floats only: jax.grad refuses integers.
-    (_, sums), grads = jax.value_and_grad(loss, has_aux=True)(_floats(params))
-    return _gradient_tree(params, grads), sums
+    (_, sums), grads = jax.value_and_grad(loss, has_aux=True)(_partition(params, trained))
+    return _gradient_tree(params, trained, grads), sums
 
 
-def _is_float(x: jax.Array) -> bool:
-    return jnp.issubdtype(x.dtype, jnp.floating)
+def _partition(params: Params, chosen: Sequence[bool]) -> list[jax.Array]:
+    """Lists the chosen leaves."""
+    return list(itertools.compress(jax.tree.leaves(params), chosen))
 
 
-def _floats(params: Params) -> list[jax.Array]:
-    """Lists the floating leaves; the integer codes of a quantized matrix have no gradient."""
-    return [x for x in jax.tree.leaves(params) if _is_float(x)]
+def _combine(params: Params, chosen: Sequence[bool], leaves: Sequence[jax.Array]) -> Params:
+    """Replaces the chosen leaves of the parameters, in the order of `_partition`."""
+    rest = iter(leaves)
+    combined = []
+    for leaf, is_chosen in zip(jax.tree.leaves(params), chosen, strict=True):
+        combined.append(next(rest) if is_chosen else leaf)
+    return jax.tree.unflatten(jax.tree.structure(params), combined)
 
 
-def _with_floats(params: Params, floats: Sequence[jax.Array]) -> Params:
-    """Replaces the floating leaves of the parameters, in the order of `_floats`."""
-    rest = iter(floats)
-
-    def replace(x: jax.Array) -> jax.Array:
-        if _is_float(x):
-            return next(rest)
-        return x
-
-    return jax.tree.map(replace, params)
-
-
-def _gradient_tree(params: Params, floats: Sequence[jax.Array]) -> Params:
-    """Returns the tree of float32 gradients, with a scalar zero for each integer leaf."""
-    rest = iter(floats)
-    # A scalar, as zeros of the shape of the codes would take memory for nothing.
-    zero = jnp.zeros((), jnp.float32)
-
-    def gradient(x: jax.Array) -> jax.Array:
-        if _is_float(x):
-            # A bfloat16 sum over microbatches would lose every gradient that is small beside the
-            # sum.
-            return next(rest).astype(jnp.float32)
-        return zero
-
-    return jax.tree.map(gradient, params)
+def _gradient_tree(
+    params: Params, trained: Sequence[bool], gradients: Sequence[jax.Array]
+) -> Params:
+    """Returns the tree of float32 gradients, with a scalar zero for each leaf that has none."""
+    # A bfloat16 sum over microbatches would lose every gradient that is small beside the sum.
+    wide = [gradient.astype(jnp.float32) for gradient in gradients]
+    # Scalars, as zeros of the shape of a frozen leaf would take memory for nothing.
+    zeros = jax.tree.map(lambda _: jnp.zeros((), jnp.float32), params)
+    return _combine(zeros, trained, wide)
 
 
 def _loss_of_sums(
@@ -253,6 +250,7 @@ def _of_all_devices(loss_sums: Callable, axis_name: str) -> Callable:
 def _whole_batch(
     outputs: Outputs,
     loss_sums: Callable,
+    is_trained: IsTrained,
     params: Params,
     batch: Batch,
     totals: dict[str, jax.Array],
@@ -297,17 +295,20 @@ def _whole_batch(
     cached = jax.lax.map(lambda item: forward(params, *item), (indices, inputs))
     (_, sums), cotangents = jax.value_and_grad(loss, has_aux=True)(cached)
 
+    trained = is_trained(params)
+    leaves = _partition(params, trained)
+
     def body(
         so_far: Params, item: tuple[jax.Array, Mapping[str, jax.Array], Computed]
     ) -> tuple[Params, None]:
         index, inputs, cotangent = item
         _, pullback = jax.vjp(
-            lambda floats: forward(_with_floats(params, floats), index, inputs), _floats(params)
+            lambda leaves: forward(_combine(params, trained, leaves), index, inputs), leaves
         )
         (grads,) = pullback(cotangent)
-        return jax.tree.map(jnp.add, so_far, _gradient_tree(params, grads)), None
+        return jax.tree.map(jnp.add, so_far, _gradient_tree(params, trained, grads)), None
 
-    zeros = _gradient_tree(params, [jnp.zeros(x.shape, jnp.float32) for x in _floats(params)])
+    zeros = _gradient_tree(params, trained, [jnp.zeros(x.shape, jnp.float32) for x in leaves])
     return jax.lax.scan(body, zeros, (indices, inputs, cotangents))[0], sums
 
 

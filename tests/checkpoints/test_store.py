@@ -44,7 +44,7 @@ def objects(bucket, request):
 
 def restore(at, want=None):
     with Checkpoints(at.url, keep=2) as checkpoints:
-        return checkpoints.restore(want or target(), lambda meta: None)
+        return checkpoints.restore(lambda record: want or target())
 
 
 def test_newest_comes_back_bit_for_bit_and_older_ones_are_gone(objects):
@@ -119,7 +119,7 @@ def test_a_copy_on_a_disk_continues_there(objects, tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(objects.read(name))
     with Checkpoints(Path(tmp_path), keep=2) as checkpoints:
-        got = checkpoints.restore(target(), lambda meta: None)
+        got = checkpoints.restore(lambda record: target())
         checkpoints.save(4, tree(4), {})
     assert (got.step, digest(got.state)) == (3, digest(tree(3)))
 

@@ -45,13 +45,13 @@ def target(folder):
 
 def restore(folder, shapes):
     with Checkpoints(folder / "checkpoints", keep=3) as checkpoints:
-        return checkpoints.restore(shapes, lambda record: None)
+        return checkpoints.restore(lambda record: shapes)
 
 
 READERS = {
     "restore": restore,
     "read_run": lambda folder, _: workdir.read_run(folder),
-    "read_state": lambda folder, shapes: workdir.read_state(folder, shapes, 2),
+    "read_state": lambda folder, shapes: workdir.read_state(folder, lambda record: shapes, 2),
 }
 
 

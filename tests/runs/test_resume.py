@@ -84,7 +84,7 @@ def test_changes_that_end_bit_equality_are_noticed(cfg):
     old["versions"]["jax"] = "0.0.1"
     (notice,) = resume.notices(old, dataclasses.replace(cfg, mesh=MeshConfig(data=4)))
     changed = "changed since the run began: mesh.data, jax"
-    assert notice == f"{changed}; equal to rounding from here on."
+    assert notice == f"{changed}; results will match only up to rounding."
 
 
 def test_a_long_list_of_differences_is_cut(cfg):

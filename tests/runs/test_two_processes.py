@@ -140,7 +140,7 @@ def test_fewer_devices_go_on_to_rounding(folder, uninterrupted, devices, capsys)
     mesh = {"mesh.data": devices // parts, "mesh.fsdp": parts, "mesh.tensor": 1}
     made = launched.alone(folder, workdir, {**SETTINGS, **mesh})
     said = capsys.readouterr().out
-    assert "after step 3" in said and "mesh.tensor; equal to rounding" in said
+    assert "after step 3" in said and "mesh.tensor; results will match only" in said
     same_losses(workdir, uninterrupted[0])
     assert sorted(at for at, _ in trained(made)) == list(range(3 * BATCH, STEPS * BATCH))
 

@@ -99,13 +99,14 @@ def any_state(program):
     return jax.tree_util.tree_map_with_path(fill, program.target)
 
 
-def untrained(cfg, folder):
-    """Writes the workdir of a run that took no step, with noise for parameters; traces none."""
+def untrained(cfg, folder, make_state=any_state):
+    """Writes the workdir of a run that took no step, with all weights; by default with noise for
+    parameters, which traces none."""
     experiment = setup.prepare_experiment(cfg)
     cfg = experiment.cfg
-    saved = experiment.program.saved(any_state(experiment.program))
+    saved = experiment.program.saved(make_state(experiment.program))
     with Checkpoints(folder / "checkpoints", keep=1) as checkpoints:
-        checkpoints.save(0, saved, resume.meta(cfg, experiment.fingerprint, 0))
+        checkpoints.save(0, saved, resume.meta(cfg, experiment.train_data.fingerprint, 0))
     write_inputs(folder, cfg, experiment.train_data.tokenizer, experiment.train_data.fingerprint)
     return folder
 

@@ -53,6 +53,7 @@ def add_model(parser: argparse.ArgumentParser, what: str) -> None:
         help="dtype of weights and arithmetic (default: %(default)s)",
     )
     command_line.add_family(parser)
+    command_line.add_base(parser)
 
 
 def add_adapter(parser: argparse.ArgumentParser) -> None:

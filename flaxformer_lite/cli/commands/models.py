@@ -105,6 +105,7 @@ def convert(parser: argparse.ArgumentParser) -> None:
         help="write the second model of a run, such as ELECTRA's generator",
     )
     command_line.add_family(parser)
+    command_line.add_base(parser)
     add(
         "--shard_size",
         default="5GB",

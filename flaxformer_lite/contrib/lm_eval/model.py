@@ -34,8 +34,8 @@ class FlaxformerLite(HarnessModel, LM):
     Args:
       pretrained: as the path of `load_pretrained`.
       batch_size: rows computed together; the harness's "auto" is 8.
-      max_length, dtype, family, adapter, quantize, cache, allow_plugins: as in `HarnessModel` and
-        `load_pretrained`.
+      max_length, dtype, family, adapter, base, quantize, cache, allow_plugins: as in `HarnessModel`
+        and `load_pretrained`.
       device, max_batch_size: flags of the harness, which passes a default that is not read;
         JAX_PLATFORMS chooses the device.
 
@@ -52,6 +52,7 @@ class FlaxformerLite(HarnessModel, LM):
         dtype: str = "float32",
         family: str | None = None,
         adapter: str | None = None,
+        base: str | None = None,
         quantize: str | None = None,
         cache: str | None = None,
         chat_variables: Json | None = None,
@@ -67,6 +68,7 @@ class FlaxformerLite(HarnessModel, LM):
             dtype=dtype,
             family=family,
             adapter=adapter,
+            base=base,
             allow_plugins=allow_plugins,
             **low_precision,
         )

@@ -8,7 +8,7 @@ from flaxformer_lite.cli.open_model import folder_of, print_warnings
 from flaxformer_lite.config import ConfigError
 
 # Our flags that are arguments of the harness's model.
-OF_MODEL = ("dtype", "family", "adapter", "max_length", "allow_plugins")
+OF_MODEL = ("dtype", "family", "adapter", "base", "max_length", "allow_plugins")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -15,7 +15,7 @@ from flaxformer_lite.contrib.plan.topology import Topology
 from flaxformer_lite.data import dummy
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.runs import mesh_checks
-from flaxformer_lite.runs.start.auxiliary_weights import build_program
+from flaxformer_lite.runs.start.referenced_weights import build_program
 from flaxformer_lite.training import program as programs
 from flaxformer_lite.training.program import Program
 from flaxformer_lite.training.state import param_count

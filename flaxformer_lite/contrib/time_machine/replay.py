@@ -11,8 +11,10 @@ import jax
 import numpy as np
 
 from flaxformer_lite.checkpoints import run_inputs, workdir
+from flaxformer_lite.checkpoints.frozen_base import read_base
 from flaxformer_lite.checkpoints.manager import Checkpoints
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.registry import Allowed
 from flaxformer_lite.runs import batch_history, packing
 from flaxformer_lite.runs.best import Best
@@ -20,6 +22,7 @@ from flaxformer_lite.runs.experiment import Experiment
 from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.runs.report.meter import average_metrics
 from flaxformer_lite.runs.start import reference, resume
+from flaxformer_lite.runs.start.referenced_weights import complete_state
 from flaxformer_lite.runs.start.setup import prepare_experiment
 from flaxformer_lite.runs.stepping import Completed, Stepper
 from flaxformer_lite.training import program
@@ -77,15 +80,21 @@ def before_step(folder: Path, step: int, *, allow_plugins: Allowed = False) -> R
     batch_history.check_data(folder, experiment.train_data)
     history = batch_history.BatchHistory(experiment.cfg, experiment.train_data)
     history.rows(step)  # raises if there is no such step
-    target = experiment.program.saved(experiment.program.target)
-    restored = workdir.read_state(folder, target, step - 1)
+
+    def saved_target(record: Json) -> TrainState:
+        program = experiment.with_base(read_base(folder, record.get("base", ""))).program
+        return program.saved(program.target)
+
+    restored = workdir.read_state(folder, saved_target, step - 1)
     start = restored.step
     notices = list(restored.notices)
     if start:
         notices += resume.notices(restored.meta, experiment.cfg)
-        state = experiment.complete_state(restored.state)
+        base = read_base(folder, restored.meta.get("base", ""))
+        experiment = experiment.with_base(base)
+        state = complete_state(experiment.program, restored.state, base, folder)
     else:
-        state = experiment.create_state()
+        state = experiment.create_state().state
     experiment = reference.attach(experiment, state, start, folder, writes=False)
     values: dict[int, Values] = {}
     kept = metrics.read_collected(folder, range(start + 1, step + 1))
@@ -155,8 +164,9 @@ def save(point: ReplayPoint, state: TrainState, folder: Path) -> None:
     """
     if folder.exists():
         raise ConfigError(f"--output={folder}: exists already; name a new folder.")
-    run = point.experiment
-    meta = {**resume.meta(run.cfg, run.fingerprint, point.step), "best": Best()._asdict()}
+    run = point.experiment.with_base(None)  # the new workdir holds all weights
+    meta = resume.meta(run.cfg, run.train_data.fingerprint, point.step)
+    meta["best"] = Best()._asdict()
     with Checkpoints(folder / "checkpoints", keep=1) as checkpoints:
         checkpoints.save(point.step, run.program.saved(state), meta)
     run_inputs.write_inputs(folder, run.cfg, run.train_data.tokenizer, run.train_data.fingerprint)

@@ -19,8 +19,8 @@ from flaxformer_lite.config import ExperimentConfig, MeshConfig, OptimizerConfig
 from flaxformer_lite.contrib.verify.finding import ROUNDING, Finding, relative_difference
 from flaxformer_lite.data import dummy
 from flaxformer_lite.objectives.rows import Example
-from flaxformer_lite.runs.start.auxiliary_weights import build_program
 from flaxformer_lite.runs.start.initial_state import initial_state
+from flaxformer_lite.runs.start.referenced_weights import build_program
 from flaxformer_lite.sharding.parameters import path_of
 from flaxformer_lite.training import program as programs
 from flaxformer_lite.training.bound_models import Models

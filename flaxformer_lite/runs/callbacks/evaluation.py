@@ -121,8 +121,8 @@ class Evaluation(Callback):
             return []
         with self._reporting.working("evaluation", "texts"), self._reporting.optional("a sample"):
             if tokens and can_write(run.cfg.model):
-                saved = run.program.saved_params(params)
-                return sample_text(run.program.model, saved, data, tokens=tokens, seed=run.cfg.seed)
+                own = run.program.models.own_params(params)
+                return sample_text(run.program.model, own, data, tokens=tokens, seed=run.cfg.seed)
             examples = data.order[:WRITTEN]
             written = objective.write(run.writer(params), data.records, examples)
             if not written:

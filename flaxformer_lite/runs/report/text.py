@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import jax
+from flax.traverse_util import flatten_dict
 
+from flaxformer_lite.checkpoints.frozen_base import FOLDER
 from flaxformer_lite.config import (
     ExperimentConfig,
     check_family,
@@ -64,6 +66,8 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
     rows = [("model", f"{cfg.model.family}: {sizes}")]
     if cfg.train.init_from:
         rows.append(("taken from", _taken(cfg)))
+    if experiment.program.frozen_base:
+        rows.append(("frozen", _frozen(experiment)))
     rows += [
         ("parameters", count),
         *experiment.about_data,
@@ -106,6 +110,21 @@ def _taken(cfg: ExperimentConfig) -> str:
     return (
         f"{folder}: model and weights, in place of the config's; tokenizer of"
         f" {tokenizer or 'the text'}"
+    )
+
+
+def _frozen(experiment: Experiment) -> str:
+    """Describes where the frozen weights are that checkpoints do not hold."""
+    base = experiment.base
+    assert base is not None
+    leaves = flatten_dict(experiment.program.target.params, sep="/")
+    frozen = [leaves[path] for path in experiment.program.frozen_base]
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in frozen)
+    if base.kept == "copy":
+        return f"{size / 1e6:,.1f} MB of weights are kept once, in the workdir's {FOLDER}/"
+    return (
+        f"{size / 1e6:,.1f} MB of weights stay in {base.source}, where every start reads them;"
+        " --config.train.base=copy would keep a copy here"
     )
 
 

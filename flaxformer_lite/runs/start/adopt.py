@@ -13,7 +13,7 @@ from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
 from flaxformer_lite import registry
-from flaxformer_lite.checkpoints import mirror, run_inputs, workdir
+from flaxformer_lite.checkpoints import frozen_base, mirror, run_inputs, workdir
 from flaxformer_lite.config import (
     ConfigError,
     ExperimentConfig,
@@ -216,7 +216,8 @@ def _begun(
         raise
     except ConfigError:  # damaged; the next start writes it again
         return None
-    if stored.train.init_from != init_from:
+    # Frozen weights may be moved: they are compared by their digests.
+    if stored.train.init_from != init_from and not (Path(run) / frozen_base.FILE).is_file():
         return None
     return stored
 

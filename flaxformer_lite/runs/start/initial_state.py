@@ -3,9 +3,10 @@
 import jax
 
 from flaxformer_lite.nn.functions import tuning
+from flaxformer_lite.runs.experiment import FirstState
 from flaxformer_lite.runs.start import warm_start
-from flaxformer_lite.runs.start.auxiliary_weights import complete_state
 from flaxformer_lite.runs.start.init_per_leaf import init_per_leaf
+from flaxformer_lite.runs.start.referenced_weights import add_auxiliary
 from flaxformer_lite.sharding.activations import MeshSharding
 from flaxformer_lite.sharding.parameters import path_of
 from flaxformer_lite.training.program import Program
@@ -13,6 +14,11 @@ from flaxformer_lite.training.state import TrainState
 
 
 def initial_state(program: Program, init_from: str = "") -> TrainState:
+    """Creates the initial state, as `first_state` does."""
+    return first_state(program, init_from).state
+
+
+def first_state(program: Program, init_from: str = "") -> FirstState:
     """Creates the initial state, with each array on its devices from the start.
 
     Args:
@@ -32,6 +38,8 @@ def initial_state(program: Program, init_from: str = "") -> TrainState:
     once = tuning.run_once_options(MeshSharding(program.mesh, tuned=program.cfg.train.cpu_tuning))
     shardings = jax.tree.map(lambda x: x.sharding, program.target)
     state = init_per_leaf(program.create, shardings, once, omitted)
+    unchanged = frozenset[str]()
     if published:
         state = published.replace_params(state)
-    return complete_state(program, state)
+        unchanged = published.unchanged
+    return FirstState(add_auxiliary(program, state), unchanged)

@@ -69,7 +69,7 @@ def program_facts(cfg: ExperimentConfig) -> Json:
 def data_facts(experiment: Experiment, steps: list[int]) -> Json:
     """Collects what a process reads: the fingerprint of its data, and the checkpoints it sees."""
     return {
-        "the fingerprint of text and tokenizer": experiment.fingerprint,
+        "the fingerprint of text and tokenizer": experiment.train_data.fingerprint,
         "examples": experiment.train_data.num_examples,
         "checkpoints": steps,
     }

@@ -18,6 +18,7 @@ from flax.traverse_util import flatten_dict
 import flaxformer_lite
 from flaxformer_lite import registry
 from flaxformer_lite.checkpoints import workdir
+from flaxformer_lite.checkpoints.frozen_base import Base
 from flaxformer_lite.config import (
     ConfigError,
     ExperimentConfig,
@@ -37,8 +38,11 @@ CHANGEABLE = (*fields_with_mark(ExperimentConfig, MAY_CHANGE), *REORDERING)
 MOST_DIFFERENCES = 6  # most differences that an error lists
 
 
-def meta(cfg: ExperimentConfig, data_fingerprint: str, step: int) -> Json:
+def meta(cfg: ExperimentConfig, data_fingerprint: str, step: int, base: Base | None = None) -> Json:
     """Builds the record of a checkpoint, which with the state determines all later steps."""
+    base_digest = ""
+    if base is not None:
+        base_digest = base.digest
     return {
         "step": step,
         "data_position": step,  # number of batches read; the pipeline has no other state
@@ -46,6 +50,7 @@ def meta(cfg: ExperimentConfig, data_fingerprint: str, step: int) -> Json:
         "config": plain(cfg),
         "config_hash": fingerprint(cfg),
         "data_fingerprint": data_fingerprint,
+        "base": base_digest,
         "versions": versions(),
     }
 
@@ -82,6 +87,9 @@ def check(stored: Json, cfg: ExperimentConfig, data_fingerprint: str) -> None:
     for field in sorted({**then, **now}):
         if then.get(field) != now.get(field) and not _may_change(field):
             changed.append(field)
+    # A frozen base that is moved is known by its digests, which are compared once it is read.
+    if "train.init_from" in changed and stored.get("base"):
+        changed.remove("train.init_from")
     if "train.steps" in changed and _same_rates(cfg, then["train.steps"], step):
         changed.remove("train.steps")
     lines = []
@@ -90,13 +98,14 @@ def check(stored: Json, cfg: ExperimentConfig, data_fingerprint: str) -> None:
         if field == "train.steps":
             line += f" (the {cfg.optimizer.schedule} schedule is a function of it)"
         lines.append(line)
-    if not changed and stored["data_fingerprint"] != data_fingerprint:
-        what = "text or tokenizer"
-        if " " in data_fingerprint:  # the second part is of an auxiliary model
-            what = "text, tokenizer or an auxiliary model's weights"
-        then_and_now = f"{stored['data_fingerprint']} -> {data_fingerprint}"
+    # Before 0.4, a hash of an auxiliary model's weights followed.
+    data_then = stored["data_fingerprint"].partition(" with ")[0]
+    if not changed and data_then != data_fingerprint:
+        then_and_now = f"{data_then} -> {data_fingerprint}"
         # The hash is also of the rules by which the package makes rows, such as a mixture's.
-        lines = [f"{what}: {then_and_now} (or this version makes other rows of the same)"]
+        lines = [
+            f"text or tokenizer: {then_and_now} (or this version makes other rows of the same)"
+        ]
     if lines:
         more = f" and {len(lines) - MOST_DIFFERENCES} more" if len(lines) > MOST_DIFFERENCES else ""
         raise ConfigError(
@@ -125,9 +134,18 @@ def notices(stored: Json, cfg: ExperimentConfig) -> list[str]:
     old = stored["versions"]
     new = versions()
     changed += [name for name in new if old.get(name) != new[name]]
-    if not changed:
-        return []
-    return [f"changed since the run began: {', '.join(changed)}; equal to rounding from here on."]
+    lines = []
+    if changed:
+        lines.append(
+            f"changed since the run began: {', '.join(changed)}; results will match only up to"
+            " rounding."
+        )
+    if " with " in stored["data_fingerprint"]:
+        lines.append(
+            "an older version began this run, whose hash of the auxiliary model's weights is not"
+            " compared."
+        )
+    return lines
 
 
 def _may_change(field: str) -> bool:

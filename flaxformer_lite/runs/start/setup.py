@@ -13,13 +13,9 @@ from flaxformer_lite.runs import packing
 from flaxformer_lite.runs.batch_history import BatchHistory
 from flaxformer_lite.runs.experiment import Experiment
 from flaxformer_lite.runs.start import warm_start
-from flaxformer_lite.runs.start.auxiliary_weights import (
-    build_program,
-    check_tokenizer,
-    complete_state,
-    hash_weights,
-)
-from flaxformer_lite.runs.start.initial_state import initial_state
+from flaxformer_lite.runs.start.begin import begin_run
+from flaxformer_lite.runs.start.initial_state import first_state
+from flaxformer_lite.runs.start.referenced_weights import build_program, check_tokenizer
 from flaxformer_lite.training import program
 from flaxformer_lite.types import Batch
 
@@ -59,11 +55,10 @@ def prepare_experiment(cfg: ExperimentConfig) -> Experiment:
         built,
         train_data,
         eval_data,
-        create_state=functools.partial(initial_state, built, cfg.train.init_from),
-        complete_state=functools.partial(complete_state, built),
+        create_state=functools.partial(first_state, built, cfg.train.init_from),
+        begin=begin_run,
         name_rows=BatchHistory(cfg, train_data).named,
         packers=packers,
-        weights=hash_weights(built),
         about_data=(*describe_data(cfg, train_data, eval_data), *notices),
     )
 

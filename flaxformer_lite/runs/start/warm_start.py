@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
-import flax.linen as nn
 import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
@@ -17,7 +16,7 @@ from flaxformer_lite.model_details import load_labels
 from flaxformer_lite.model_folder import on_disk
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.nn.adapters.merge import initial_factors
-from flaxformer_lite.open_model import open_pretrained
+from flaxformer_lite.open_model import open_start
 from flaxformer_lite.pretrained.grow_tables import grow_vocabulary
 from flaxformer_lite.pretrained.layouts import Slices
 from flaxformer_lite.pretrained.lazy_params import Stored
@@ -39,10 +38,12 @@ class Published(NamedTuple):
 
     Attributes:
       paths: of the parameters that it has.
+      unchanged: of those that the run has as they are there, and never changes.
       replace_params: reads them into an initial state, whose own may be None.
     """
 
     paths: Collection[str]
+    unchanged: frozenset[str]
     replace_params: Callable[[TrainState], TrainState]
 
 
@@ -57,10 +58,17 @@ def init_from_pretrained(program: Program, folder: str) -> Published:
       CheckpointError: a workdir has no undamaged checkpoint.
     """
     cfg = program.cfg.model
-    model, stored = _open(program.cfg, folder)
-    _check_same_model(folder, model.cfg, cfg)
     try:
-        model, stored = with_scheme(model, stored, cfg.quantize)
+        model, opened = open_start(program.cfg, folder, allowed_plugins(program.cfg))
+    except (ConfigError, WeightsError) as error:
+        raise ConfigError(f"train.init_from: {error}") from None
+    grown = (model, opened)
+    if program.cfg.data.tokenizer.add and cfg.vocab_size > model.cfg.vocab_size:
+        grown = grow_vocabulary(model, opened, cfg.vocab_size)
+    _check_same_model(folder, grown[0].cfg, cfg)
+    try:
+        _, stored = with_scheme(*grown, cfg.quantize)
+        _, original = with_scheme(model, opened, cfg.quantize)
     except ConfigError as error:
         raise ConfigError(f"train.init_from={folder}: {error}") from None
     needed = flatten_dict(program.models.trained_params(program.target.params), sep="/")
@@ -86,26 +94,28 @@ def init_from_pretrained(program: Program, folder: str) -> Published:
         shardings = jax.tree.map(lambda x: x.sharding, program.target.params)
         return state.replace(params=program.models.split_offsets(unflatten_dict(params), shardings))
 
-    return Published(published.keys(), warm_started)
+    unchanged = _unchanged(program, flatten_dict(original, sep="/"), published)
+    return Published(published.keys(), unchanged, warm_started)
 
 
-def _open(cfg: ExperimentConfig, folder: str) -> tuple[nn.Module, dict]:
-    try:
-        model, stored = open_pretrained(
-            folder,
-            cfg.model.head,
-            family=cfg.model.family,
-            new_head=cfg.objective.new_head,
-            labels=labels_of(cfg),
-            allow_plugins=allowed_plugins(cfg),
-            scan=cfg.model.scan,
-            param_dtype=cfg.model.param_dtype,
-        )
-    except (ConfigError, WeightsError) as error:
-        raise ConfigError(f"train.init_from: {error}") from None
-    if cfg.data.tokenizer.add and cfg.model.vocab_size > model.cfg.vocab_size:
-        return grow_vocabulary(model, stored, cfg.model.vocab_size)
-    return model, stored
+def _unchanged(
+    program: Program, original: Mapping[str, Stored], published: Mapping[str, Stored]
+) -> frozenset[str]:
+    """Returns the paths of frozen parameters that are those of the directory.
+
+    A table that grew and copies for experts are not.
+    """
+    freeze = program.cfg.optimizer.freeze
+    auxiliary = program.models.auxiliary
+    # A run holds offsets in their place; and a second model is read with what it shares.
+    if auxiliary is not None and (auxiliary.offset or auxiliary.shared):
+        return frozenset()
+    same = set()
+    for path, leaf in published.items():
+        is_original = path in original and original[path].shape == leaf.shape
+        if is_original and _matches(path, freeze):
+            same.add(path)
+    return frozenset(same)
 
 
 def _check_same_model(folder: str, stored: ModelConfig, cfg: ModelConfig) -> None:
@@ -139,15 +149,6 @@ def _new_of_head(cfg: ExperimentConfig, folder: str, missing: set[str]) -> set[s
             f" would be frozen; let {field} match it."
         )
     return fresh
-
-
-def labels_of(cfg: ExperimentConfig) -> tuple[str, ...] | int | None:
-    """Returns the classes of a task: their names, or their number; None if it has none."""
-    if cfg.objective.class_names:
-        return cfg.objective.class_names
-    if cfg.objective.new_head:
-        return cfg.model.num_labels
-    return None
 
 
 def known_labels(cfg: ExperimentConfig) -> tuple[str, ...]:

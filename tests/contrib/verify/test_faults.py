@@ -69,9 +69,9 @@ def source_padding_is_seen(patch):
 def divided_per_microbatch(patch):
     real = step._gradient
 
-    def gradient(outputs, loss_sums, params, microbatch, totals, key):
+    def gradient(outputs, loss_sums, trained, params, microbatch, totals, key):
         own = sums.weight_sums(microbatch["targets"])
-        grads, result = real(outputs, loss_sums, params, microbatch, own, key)
+        grads, result = real(outputs, loss_sums, trained, params, microbatch, own, key)
         factor = totals["weights"] / own["weights"] / 2
         return jax.tree.map(lambda x: x * factor, grads), result
 

@@ -58,3 +58,4 @@ def export(parser: argparse.ArgumentParser) -> None:
     )
     add("--check", action="store_true", help="only run the test cases beside files that are there")
     command_line.add_family(parser)
+    command_line.add_base(parser)

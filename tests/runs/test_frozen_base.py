@@ -1,0 +1,217 @@
+"""Runs over frozen weights: what a save holds, and that only the weights of the start are read."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict
+
+import flaxformer_lite
+from flaxformer_lite import load_pretrained, save_pretrained
+from flaxformer_lite.__main__ import main
+from flaxformer_lite.checkpoints import frozen_base
+from flaxformer_lite.checkpoints.record import CheckpointError, read_record
+from flaxformer_lite.config import ConfigError, ExperimentConfig, from_config_dict
+from flaxformer_lite.runs.start.adopt import read_experiment
+from flaxformer_lite.runs.start.initial_state import initial_state
+from tests.examples import trials
+from tests.runs import launched
+from tests.training import tiny_runs
+
+# of ml_collections
+pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
+LORA = {"model.adapter.name": "lora", "model.adapter.rank": 2, "optimizer.learning_rate": 3e-2}
+EVERY_STEP = {"train.steps": 4, "train.checkpoint_every": 1, "optimizer.schedule": "constant"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with the workdir of a run that took no step, and its published weights."""
+    folder = tmp_path_factory.mktemp("frozen")
+    page = trials.experiment_dict(folder, **{"model.decoder_layers": 1})
+    run = tiny_runs.untrained(from_config_dict(ExperimentConfig, page), folder / "base_run")
+    main(["convert", str(run), str(folder / "base")])
+    return folder
+
+
+def experiment(folder, changes, base="base"):
+    values = {"train.init_from": folder / base, **EVERY_STEP, **changes}
+    return read_experiment(
+        trials.experiment_dict(folder, **values), folder / "run", given=list(values)
+    )
+
+
+def train(folder, changes=LORA, base="base", run="run"):
+    cfg = experiment(folder, changes, base)
+    flaxformer_lite.run(cfg, folder / run)
+    return folder / run
+
+
+def copied(folder, tmp_path):
+    """A copy, in which tests may change what they like."""
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def params(path, **options):
+    return jax.device_get(flatten_dict(load_pretrained(path, **options)[1], sep="/"))
+
+
+def saved(run, name="checkpoints"):
+    newest = max((run / name).iterdir(), key=lambda path: int(path.name))
+    return {path for path in read_record(newest)["leaves"] if path.startswith("params/")}
+
+
+def test_a_save_holds_what_is_trained_and_a_reader_lays_it_over_the_base(folder, tmp_path):
+    folder = copied(folder, tmp_path)
+    run = train(folder, LORA | {"train.best": "loss", "optimizer.ema": 0.5})
+    for name in ("checkpoints", "best"):
+        assert saved(run, name) and all("lora_" in path for path in saved(run, name))
+    assert not (run / "base").exists()
+    before, after = params(folder / "base"), params(run)
+    for path, leaf in before.items():
+        np.testing.assert_array_equal(after[path], leaf, err_msg=path)
+    assert len(after) == len(before) + 4
+    assert any(leaf.any() for path, leaf in after.items() if path.endswith("lora_b"))
+
+
+def test_a_stop_between_two_steps_changes_nothing(folder, tmp_path):
+    folder = copied(folder, tmp_path)
+    train(folder, LORA, run="whole")
+    train(folder, LORA | {"train.steps": 2})
+    run = train(folder, LORA)
+    digests = [read_record(at / "checkpoints/4")["leaves"] for at in (run, folder / "whole")]
+    assert digests[0] == digests[1]
+
+
+# Each begins at a killed step 2, as a straight run of 4 steps does.
+CASES = {
+    "a copy": LORA | {"train.base": "copy"},
+    "another method": {"model.adapter.name": "dora", "model.adapter.rank": 2},
+    "scales": {"model.adapter.name": "ia3"},
+    "a frozen layer": {"optimizer.freeze": "('token_embed','position')"},
+    "parts that are trained whole": LORA | {"model.adapter.trained": "('final_norm',)"},
+    "few bits": LORA | {"model.quantize": "nf4"},
+    "eight bits, scanned over two devices": LORA
+    | {"model.quantize": "int8", "model.scan": True, "mesh.fsdp": 2},
+    "an average": LORA | {"optimizer.ema": 0.9, "train.best": "loss"},
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
+def test_all_that_freezes_is_continued_bit_for_bit(folder, tmp_path, changes):
+    folder = copied(folder, tmp_path)
+    train(folder, changes, run="whole")
+    train(folder, changes | {"train.steps": 2})
+    run = train(folder, changes)
+    digests = [read_record(at / "checkpoints/4")["leaves"] for at in (run, folder / "whole")]
+    assert digests[0] == digests[1]
+    held = {path.removeprefix("params/") for path in saved(run)}
+    everything = params(run)
+    assert held < set(everything)
+    assert ("decoder/layer_0/mlp/up/kernel" in held) == ("optimizer.freeze" in changes)
+    assert (run / "base").exists() == ("train.base" in changes)
+
+
+def test_a_base_that_moved_is_accepted_and_another_is_refused(folder, tmp_path, capsys):
+    folder = copied(folder, tmp_path)
+    run = train(folder, LORA | {"train.steps": 2})
+    before = params(run)
+    (folder / "base").rename(folder / "moved")
+    with pytest.raises(ConfigError, match=r"run: its frozen weights are .*base, .*--base=FOLDER"):
+        params(run)
+    for path, leaf in params(run, base=folder / "moved").items():
+        np.testing.assert_array_equal(before[path], leaf, err_msg=path)
+    with pytest.raises(ConfigError, match=r"frozen weights: .*base"):
+        train(folder)
+    model, other = load_pretrained(folder / "moved")
+    kernel = other["decoder"]["layer_0"]["mlp"]["up"]["kernel"]
+    other["decoder"]["layer_0"]["mlp"]["up"]["kernel"] = kernel.at[0, 0].add(1e-3)
+    save_pretrained(folder / "other", model, other)
+    said = r"other: decoder/layer_0/mlp/up/kernel is not what the run was trained over"
+    with pytest.raises(CheckpointError, match=said):
+        params(run, base=folder / "other")
+    with pytest.raises(CheckpointError, match=said):
+        train(folder, base="other")
+    train(folder, base="moved")
+    assert json.loads((run / "base.json").read_text())["source"] == str(folder / "moved")
+    assert read_record(run / "checkpoints/4")["step"] == 4
+    assert params(run)
+    # PEFT's folder has the factors alone, and needs no base.
+    (folder / "moved").rename(folder / "base")
+    shutil.rmtree(folder / "base")
+    with pytest.raises(SystemExit):
+        main(["generate", "--model", str(run), "--prompt", "one"])
+    assert "--base=FOLDER" in capsys.readouterr().err
+
+
+def test_a_base_that_is_a_run_is_copied(folder, tmp_path):
+    folder = copied(folder, tmp_path)
+    run = train(folder, LORA | {"train.steps": 1}, base="base_run")
+    before = params(run)
+    shutil.rmtree(folder / "base_run")
+    train(folder, base="base_run")
+    assert params(run).keys() == before.keys()
+    shutil.rmtree(run / "base")
+    with pytest.raises(CheckpointError, match=r"run/base: missing; it holds the frozen weights"):
+        params(run)
+
+
+def test_a_run_that_saved_all_weights_goes_on_as_it_was(folder, tmp_path):
+    folder = copied(folder, tmp_path)
+    cfg = experiment(folder, LORA)
+    run = tiny_runs.untrained(
+        cfg, folder / "run", lambda program: initial_state(program, cfg.train.init_from)
+    )
+    everything = saved(run)
+    train(folder)
+    assert saved(run) == everything
+    assert not (run / frozen_base.FILE).exists()
+
+
+def test_a_description_of_other_weights_is_refused(folder, tmp_path):
+    folder = copied(folder, tmp_path)
+    run = train(folder, LORA | {"train.steps": 1})
+    described = json.loads((run / "base.json").read_text())
+    described["leaves"].popitem()
+    (run / "base.json").write_text(json.dumps(described))
+    with pytest.raises(CheckpointError, match=r"base.json: does not describe the weights"):
+        train(folder)
+    (run / "base.json").unlink()
+    with pytest.raises(CheckpointError, match=r"base\.json"):
+        params(run)
+
+
+@pytest.mark.nightly
+def test_a_table_that_grew_is_saved_with_the_factors(tmp_path):
+    tokenizer = {"data.tokenizer.name": "byte_bpe", "data.tokenizer.vocab_size": 448}
+    page = trials.experiment_dict(tmp_path, **{"model.decoder_layers": 1}, **tokenizer)
+    run = tiny_runs.untrained(from_config_dict(ExperimentConfig, page), tmp_path / "base_run")
+    main(["convert", str(run), str(tmp_path / "base")])
+    run = train(tmp_path, LORA | {"data.tokenizer.add": "('<a>','<b>')"})
+    whole = {path for path in saved(run) if "lora_" not in path}
+    assert whole == {"params/token_embed/embedding"}
+    assert len(params(run)["token_embed/embedding"]) == 450
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kept", ["reference", "copy"])
+def test_two_processes_save_and_continue_over_shards_of_the_base(folder, tmp_path, kept):
+    folder = copied(folder, tmp_path)
+    settings = {**trials.SMALL, **EVERY_STEP, **LORA, "mesh.fsdp": 4, "train.base": kept}
+    settings |= {"train.init_from": folder / "base", "model.decoder_layers": 1}
+    for steps in (2, 4):
+        port = launched.free_port()
+        with launched.pair(
+            folder, folder / "run", settings | {"train.steps": steps}, port
+        ) as started:
+            for _, err, code in launched.outputs(started):
+                assert code == 0, err
+    run = train(folder, LORA | {"mesh.fsdp": 4}, run="alone")
+    two, one = (read_record(at / "checkpoints/4") for at in (folder / "run", run))
+    assert two["leaves"].keys() == one["leaves"].keys()
+    assert two["base"] == one["base"]
+    assert params(folder / "run")
