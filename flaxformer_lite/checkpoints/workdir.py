@@ -187,7 +187,7 @@ def read_run(
         elif second is not None:
             params = second.trained(params)
         base = read_base(folder, record.get("base", ""))
-        if base is not None and not base.source:  # an auxiliary model's weights alone
+        if base is not None and not base.source:  # the weights of a second model alone
             base = None
         if base is not None and base.kept == "copy":
             params = _join(params, _copied(folder, base))

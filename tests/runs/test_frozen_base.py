@@ -70,7 +70,8 @@ def test_a_save_holds_what_is_trained_and_a_reader_lays_it_over_the_base(folder,
     for name in ("checkpoints", "best"):
         assert saved(run, name) and all("lora_" in path for path in saved(run, name))
     assert not (run / "base").exists()
-    before, after = params(folder / "base"), params(run)
+    before = params(folder / "base")
+    after = params(run)
     for path, leaf in before.items():
         np.testing.assert_array_equal(after[path], leaf, err_msg=path)
     assert len(after) == len(before) + 4

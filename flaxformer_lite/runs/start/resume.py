@@ -98,7 +98,7 @@ def check(stored: Json, cfg: ExperimentConfig, data_fingerprint: str) -> None:
         if field == "train.steps":
             line += f" (the {cfg.optimizer.schedule} schedule is a function of it)"
         lines.append(line)
-    # Before 0.4, a hash of an auxiliary model's weights followed.
+    # Before 0.4, a hash of a teacher's weights followed.
     data_then = stored["data_fingerprint"].partition(" with ")[0]
     if not changed and data_then != data_fingerprint:
         then_and_now = f"{data_then} -> {data_fingerprint}"
