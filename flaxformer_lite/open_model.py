@@ -4,12 +4,14 @@ Code for workdirs is imported only when it is needed.
 """
 
 import dataclasses
+import functools
 import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import flax.linen as nn
+import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict
 from jax.sharding import Mesh
@@ -272,37 +274,45 @@ def _open_run(
 def _open_base(
     run: "Run", path: Path, moved: str | Path | None, allow_plugins: registry.Allowed
 ) -> dict[str, Stored]:
-    """Opens the frozen weights that a run reads elsewhere, by the paths of its parameters."""
+    """Returns the frozen weights that a run reads elsewhere, by the paths of its parameters.
+
+    They are opened when one of them is first read: an adapter is written without them.
+    """
     from flaxformer_lite.checkpoints.digest import describe_leaves
 
     base = run.base
     assert base is not None
     source = str(moved or base.source)
-    try:
-        opened = open_frozen(run.cfg, source, allow_plugins)
-    except (ConfigError, WeightsError) as error:
-        raise ConfigError(
-            f"{path}: its frozen weights are those of {source}, which cannot be read ({error}); say"
-            " where they are: --base=FOLDER, in Python load_pretrained(..., base=FOLDER)."
-        ) from None
 
-    def checked(name: str, leaf: Stored) -> Stored:
+    @functools.cache
+    def opened() -> dict[str, Stored]:
+        try:
+            return open_frozen(run.cfg, source, allow_plugins)
+        except (ConfigError, WeightsError) as error:
+            raise ConfigError(
+                f"{path}: its frozen weights are those of {source}, which cannot be read ({error});"
+                " say where they are: --base=FOLDER, in Python load_pretrained(..., base=FOLDER)."
+            ) from None
+
+    def checked(name: str) -> Stored:
         """Compares the whole parameter with the digest of the run when it is first read."""
+        dtype, shape, _ = base.leaves[name]
         seen: list[str] = []
 
         def read(index: Slices) -> np.ndarray:
+            if name not in opened():
+                raise ConfigError(f"{source}: has no {name}, over which {path} was trained.")
             if seen:
-                return leaf.read(index)
-            whole = np.asarray(leaf)
+                return opened()[name].read(index)
+            whole = np.asarray(opened()[name])
             base.check(describe_leaves({name: whole}), source, "--base")
             seen.append(name)
             return whole[index]
 
-        return Stored(leaf.shape, leaf.dtype, read)
+        return Stored(tuple(shape), jnp.dtype(dtype), read)
 
     own = flatten_dict(run.params, sep="/")
-    named = [name for name in base.leaves if name in opened and name not in own]
-    return {name: checked(name, opened[name]) for name in named}
+    return {name: checked(name) for name in base.leaves if name not in own}
 
 
 def open_frozen(

@@ -4,10 +4,12 @@ the same.
     python tools/faults.py --kills=50 --folder=runs/faults
     python tools/faults.py --kills=20 --processes=2
     python tools/faults.py --kills=200 --signal=SIGTERM
+    python tools/faults.py --adapter --config.train.base=copy
 
 A tiny GPT saves after every step and keeps two checkpoints, so that saves and deletions fill most
 of its time; every fifth step it is evaluated, and the best weights are kept apart: each checkpoint
-finds those that its record names. A third of the stops come at any instant of a start or a run, a
+finds those that its record names. With --adapter, LoRA is trained over published weights. Other
+flags are the run's own. A third of the stops come at any instant of a start or a run, a
 third while a save is seen on disk, a third while a deletion may be. Of several processes one is
 killed, and the others must end by themselves. After any signal but SIGKILL, the run has saved and
 exits with 0, or ends at once with the code of the signal.
@@ -57,7 +59,9 @@ SETTINGS = {
 }
 
 
-def commands(folder: Path, workdir: Path, steps: int, processes: int = 1) -> list[list[str]]:
+def commands(
+    folder: Path, workdir: Path, steps: int, processes: int = 1, flags: Sequence[str] = ()
+) -> list[list[str]]:
     """Returns the command of each process of a run of `steps` steps on a few kilobytes of text."""
     settings = {
         **SETTINGS,
@@ -73,6 +77,7 @@ def commands(folder: Path, workdir: Path, steps: int, processes: int = 1) -> lis
         "--config=configs/gpt2_tiny.py",
         f"--workdir={workdir}",
         *overrides,
+        *flags,
     ]
     if processes == 1:
         return [line]
@@ -252,6 +257,7 @@ def run(
     steps: int,
     processes: int = 1,
     number: signal.Signals = signal.SIGKILL,
+    flags: Sequence[str] = (),
 ) -> None:
     """Stops a run `kills` times, lets it end, and compares it with an uninterrupted one; exits with
     1 on any loss."""
@@ -267,7 +273,7 @@ def run(
                 f"the run came to step {last} of {steps} after {count - 1} kills; give it more"
                 " --steps."
             )
-        lines = commands(folder, workdir, steps, processes)
+        lines = commands(folder, workdir, steps, processes, flags)
         hit, newest, resumed, outcome = stop_once(lines, workdir, AIMS[(count - 1) % 3], number)
         lost += resumed not in (-1, last)
         best_lost += lacks_best(workdir)
@@ -279,7 +285,7 @@ def run(
     for at in workdirs:
         running = [
             subprocess.Popen(line, cwd=ROOT, stdout=subprocess.DEVNULL)
-            for line in commands(folder, at, steps, processes)
+            for line in commands(folder, at, steps, processes, flags)
         ]
         codes = ends(running)
         if any(codes):
@@ -306,6 +312,17 @@ def run(
         raise SystemExit(1)
 
 
+def adapter_flags(folder: Path) -> list[str]:
+    """Publishes the weights of a run of one step; returns the flags that train LoRA over them."""
+    published = folder / "published"
+    for line in commands(folder, folder / "base", 1):
+        subprocess.run(line, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    convert = ["-m", "flaxformer_lite", "convert", str(folder / "base"), str(published)]
+    subprocess.run([sys.executable, *convert], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    values = {"train.init_from": published, "model.adapter.name": "lora", "model.adapter.rank": 2}
+    return [f"--config.{name}={value}" for name, value in values.items()]
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -313,11 +330,21 @@ if __name__ == "__main__":
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--processes", type=int, default=1, help="with as many microbatches")
+    parser.add_argument("--adapter", action="store_true", help="train LoRA over frozen weights")
     parser.add_argument(
         "--signal", type=signal.Signals.__getitem__, default=signal.SIGKILL, metavar="NAME"
     )
     parser.add_argument(
         "--folder", type=Path, default=ROOT / "runs" / f"faults-{time.strftime('%Y%m%d-%H%M%S')}"
     )
-    options = parser.parse_args()
-    run(options.folder.absolute(), options.kills, options.steps, options.processes, options.signal)
+    options, rest = parser.parse_known_args()
+    if options.adapter:
+        rest = [*adapter_flags(options.folder.absolute()), *rest]
+    run(
+        options.folder.absolute(),
+        options.kills,
+        options.steps,
+        options.processes,
+        options.signal,
+        rest,
+    )
