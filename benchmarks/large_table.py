@@ -68,16 +68,17 @@ def open_ours(folder: Path, kind: str) -> None:
     from flaxformer_lite.config import DataConfig, ExperimentConfig, TokenizerConfig
     from flaxformer_lite.data.pipeline import open_dataset
     from flaxformer_lite.models import bert, gpt2
+    from flaxformer_lite.objectives.base import Objective
     from flaxformer_lite.objectives.tables.classification import Classification
     from flaxformer_lite.objectives.text.causal_lm import CausalLm
 
-    name, model, objective = "text.txt", gpt2.config("tiny", vocab_size=0), CausalLm()
+    name = "text.txt"
+    model = gpt2.config("tiny", vocab_size=0)
+    objective: Objective = CausalLm()
     if kind == "csv":
-        name, model, objective = (
-            "rows.csv",
-            bert.config("tiny", vocab_size=0, head="sequence_classification"),
-            Classification(labels=tuple("abc")),
-        )
+        name = "rows.csv"
+        model = bert.config("tiny", vocab_size=0, head="sequence_classification")
+        objective = Classification(labels=("a", "b", "c"))
     tokenizer = TokenizerConfig(path=str(folder / "tokenizer.json"))
     data = DataConfig(
         path=str(folder / name),

@@ -1,7 +1,7 @@
 """Rows of fixed shape, built from pieces of different lengths, and what the pieces come from."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -9,7 +9,23 @@ from flaxformer_lite.text.special_tokens import Frame, Framed, FramedSpans, Span
 
 # {"inputs": ..., "targets": ...}; a batch's are stacked
 Example = dict[str, dict[str, np.ndarray]]
+Record = Mapping[str, np.ndarray]  # an example as it is stored: ids [T] int32, label [] int32, ...
 ClassNames = Mapping[str, tuple[str, ...]]  # of each column of a table that has classes
+
+
+class StoredColumn(NamedTuple):
+    """A column of a store (data/store.py), of which each record has an entry.
+
+    Attributes:
+      dtype: "token" (uint16, or uint32 where the vocabulary has more than 65,536 entries), "key"
+        (a 64-bit hash, of which equal ones get one number, int32), or a name of numpy's.
+      shape: the shape of each entry; None is one axis of any length.
+      like: a column whose entries have the same lengths, and so its offsets.
+    """
+
+    dtype: str
+    shape: tuple[int, ...] | None = None
+    like: str = ""
 
 
 class Tokenizer(Protocol):

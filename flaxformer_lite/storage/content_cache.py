@@ -57,69 +57,51 @@ def folder(root: str | Path, name: str, write: Callable[[Path], None]) -> Path:
       ConfigError: `root` is an address in a store.
       NotWritable: `root` is not writable.
     """
+    final = find_place(root, name)
+    if not is_complete(final):
+        with _explained(root, final):
+            final.parent.mkdir(parents=True, exist_ok=True)
+            with _alone(_lock_of(final), waits=True):
+                _fill(final, write)
+    return final
+
+
+def claim(root: str | Path, name: str, write: Callable[[Path], None]) -> bool:
+    """Fills the folder `root/name` as `folder` does, unless another process is writing it now.
+
+    So processes that share a disk divide the writing of several folders among them.
+
+    Returns:
+      Whether the folder is complete; False if another process writes it.
+    """
+    final = find_place(root, name)
+    if is_complete(final):
+        return True
+    with _explained(root, final):
+        final.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with _alone(_lock_of(final), waits=False):
+                _fill(final, write)
+        except _Taken:
+            return False
+    return True
+
+
+def find_place(root: str | Path, name: str) -> Path:
+    """Returns where a folder of the cache is, or will be.
+
+    Raises:
+      ConfigError: `root` is an address in a store.
+    """
     if is_url(root):
         raise ConfigError(
             f"data.cache={str(root)!r}: must be a folder; mount the bucket (gcsfuse, Mountpoint for"
             " Amazon S3), or let each host keep its own, --config.data.cache=FOLDER."
         )
-    root = local(root)
-    final = root / name
-    if _is_complete(final):
-        return final
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        with _alone(root / f"{name}.lock"):
-            if _is_complete(final):
-                return final
-            with private_directory(final, alone=False) as temporary:
-                write(temporary)
-                files = {}
-                for path in temporary.rglob("*"):
-                    if path.is_file():
-                        files[str(path.relative_to(temporary))] = _checksums(path)
-                (temporary / MANIFEST).write_text(json.dumps(files))
-                _publish(temporary, final)
-    except OSError as error:
-        # Without locks, another process may have finished.
-        if _is_complete(final):
-            return final
-        raise NotWritable(
-            f"data.cache={str(root)!r}: cannot write there ({error.strerror or error}); free some"
-            " space, or name another folder, --config.data.cache=FOLDER."
-        ) from error
-    return final
+    return local(root) / name
 
 
-@contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Locks out other processes; the system releases the lock if this one is killed."""
-    with open(path, "w") as lock:
-        with contextlib.suppress(OSError):  # a file system without locks
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                with progress.working(f"waiting for another process to write {path.stem}"):
-                    fcntl.flock(lock, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
-
-
-def _publish(temporary: Path, final: Path) -> None:
-    """Renames into place; if another process was faster, its folder stays."""
-    if final.exists() and not _is_complete(final):
-        print(f"{final}: incomplete or damaged, written again.", file=sys.stderr)
-        damaged = final.rename(temporary.with_name(temporary.name + ".damaged"))
-        shutil.rmtree(damaged, ignore_errors=True)
-    try:
-        temporary.rename(final)
-    except OSError:
-        if not _is_complete(final):
-            raise
-
-
-def _is_complete(path: Path) -> bool:
+def is_complete(path: Path) -> bool:
     """Returns whether all files have their sizes, and CHECKED random blocks their checksums."""
     try:
         blocks = []
@@ -134,6 +116,77 @@ def _is_complete(path: Path) -> bool:
     except (OSError, ValueError, TypeError, AttributeError):
         return False
     return True
+
+
+class _Taken(Exception):
+    """Another process has the lock of a folder."""
+
+
+@contextlib.contextmanager
+def _explained(root: str | Path, final: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        # Without locks, another process may have finished.
+        if is_complete(final):
+            return
+        raise NotWritable(
+            f"data.cache={str(local(root))!r}: cannot write there ({error.strerror or error}); free"
+            " some space, or name another folder, --config.data.cache=FOLDER."
+        ) from error
+
+
+def _lock_of(final: Path) -> Path:
+    return final.with_name(f"{final.name}.lock")
+
+
+def _fill(final: Path, write: Callable[[Path], None]) -> None:
+    """Writes a folder whose lock this process has, and publishes it whole."""
+    if is_complete(final):
+        return
+    with private_directory(final, alone=False) as temporary:
+        write(temporary)
+        files = {}
+        for path in temporary.rglob("*"):
+            if path.is_file():
+                files[str(path.relative_to(temporary))] = _checksums(path)
+        (temporary / MANIFEST).write_text(json.dumps(files))
+        _publish(temporary, final)
+
+
+@contextlib.contextmanager
+def _alone(path: Path, *, waits: bool) -> Iterator[None]:
+    """Locks out other processes; the system releases the lock if this one is killed.
+
+    Raises:
+      _Taken: another process has the lock, and this one does not wait for it.
+    """
+    with open(path, "w") as lock:
+        with contextlib.suppress(OSError):  # a file system without locks
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not waits:
+                    raise _Taken from None
+                with progress.working(f"waiting for another process to write {path.stem}"):
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _publish(temporary: Path, final: Path) -> None:
+    """Renames into place; if another process was faster, its folder stays."""
+    if final.exists() and not is_complete(final):
+        print(f"{final}: incomplete or damaged, written again.", file=sys.stderr)
+        damaged = final.rename(temporary.with_name(temporary.name + ".damaged"))
+        shutil.rmtree(damaged, ignore_errors=True)
+    try:
+        temporary.rename(final)
+    except OSError:
+        if not is_complete(final):
+            raise
 
 
 def _checksums(path: Path) -> tuple[int, list[int]]:

@@ -1,0 +1,499 @@
+"""Named arrays with one entry for each record, in two files that are mapped into memory.
+
+A store is a folder of `content_cache`. The file `columns` holds all arrays one after another,
+little-endian, each at a multiple of 64 bytes; store.json says what they are. The records of
+training come first, then those held out, so that a split is a range of numbers. A record's entry in
+a column is an array of a fixed shape, or one axis of any length, whose offsets are an array of
+their own.
+
+Several processes build a store together: each claims a part, which becomes a folder of its own, and
+the first that finds all parts written joins them. A process that is killed loses the part that it
+was writing. Nothing but JSON and numbers is read, so a cache that others write can run nothing.
+"""
+
+import functools
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.files.read import Json
+from flaxformer_lite.objectives.rows import Record, StoredColumn
+from flaxformer_lite.storage import content_cache
+
+FORMAT = 1  # of the files; a name of a store contains it
+SPLITS = ("train", "eval")
+COLUMNS = "columns"
+DESCRIPTION = "store.json"
+ALIGNED_BYTES = 64  # of a cache line, and more than any dtype needs
+MAX_READ_BYTES = 1 << 16  # a smaller file is read, so that it is not kept open
+MAX_BUFFERED_BYTES = 1 << 22  # of a column, before it is moved to a file
+COPIED_BYTES = 1 << 24  # at a time, when parts are joined
+MAX_UINT16_VOCABULARY = 1 << 16
+
+
+class TokenStore:
+    """Records of named arrays, which are mapped or in memory.
+
+    Attributes:
+      splits: the numbers of the records of "train" and of "eval".
+      counts: what the writers have counted, such as records that were cut.
+    """
+
+    def __init__(self, columns: Mapping[str, "_Column"], description: Json):
+        self._columns = columns
+        self.splits = {name: range(*ends) for name, ends in description["splits"].items()}
+        self.counts: dict[str, int] = description["counts"]
+
+    def __len__(self) -> int:
+        return self.splits["eval"].stop
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._columns
+
+    def __getitem__(self, record: int) -> dict[str, np.ndarray]:
+        """Returns copies of a record's entries; tokens and numbers of keys are int32."""
+        return {name: column.read(record) for name, column in self._columns.items()}
+
+    def entry(self, record: int, name: str) -> np.ndarray:
+        """Returns a copy of a record's entry in one column."""
+        return self._columns[name].read(record)
+
+    def values(self, name: str) -> np.ndarray:
+        """Returns all entries of a column: [records, *shape], or one after another, [total]."""
+        return self._columns[name].values
+
+    def has_offsets(self, name: str) -> bool:
+        """Returns whether the entries of a column have any lengths."""
+        return self._columns[name].offsets is not None
+
+    def offsets(self, name: str) -> np.ndarray:
+        """Returns where the entries of a column of any lengths begin, [records + 1] int64."""
+        offsets = self._columns[name].offsets
+        if offsets is None:
+            raise ValueError(f"{name}: all entries have one shape, so that it has no offsets.")
+        return offsets
+
+    def lengths(self, name: str) -> np.ndarray:
+        """Returns the lengths of the entries of a column of any lengths, [records] int32."""
+        return np.diff(self.offsets(name)).astype(np.int32)
+
+
+class StoreWriter:
+    """Takes the records of a store, or of a part of one.
+
+    Args:
+      columns: the columns of the store.
+      vocab_size: number of tokens, which decides the dtype of tokens.
+      folder: where columns are kept while they grow; None keeps them in memory.
+    """
+
+    def __init__(
+        self, columns: Mapping[str, StoredColumn], vocab_size: int = 0, folder: Path | None = None
+    ):
+        self._columns = columns
+        self.counts: dict[str, int] = {}
+        self.sizes = dict.fromkeys(SPLITS, 0)
+        self.pieces: dict[tuple[str, str], _Growing] = {}
+        self.lengths: dict[tuple[str, str], _Growing] = {}
+        for split in SPLITS:
+            for name, column in columns.items():
+                dtype = _stored_dtype(column, vocab_size)
+                self.pieces[split, name] = _Growing(dtype, folder)
+                if column.shape is None and not column.like:
+                    self.lengths[split, name] = _Growing(np.dtype(np.int64), folder)
+
+    def append(self, split: str, records: Sequence[Record]) -> None:
+        """Appends records to a split.
+
+        Raises:
+          ConfigError: a record has other columns, or an entry another shape, than was declared.
+        """
+        if not records:
+            return
+        lengths: dict[str, np.ndarray] = {}
+        for name, column in self._columns.items():
+            entries = _entries(records, name)
+            if column.shape is None:
+                lengths[name] = np.fromiter(map(len, entries), np.int64, len(entries))
+            values = _joined(entries, name, column)
+            _check_dtype(values, name, self.pieces[split, name].dtype)
+            self.pieces[split, name].add(values)
+        for name, column in self._columns.items():
+            if column.like and (lengths[name] != lengths[column.like]).any():
+                raise ConfigError(f"column {name!r}: has other lengths than {column.like!r}.")
+            if (split, name) in self.lengths:
+                self.lengths[split, name].add(lengths[name])
+        unknown = {name for record in records for name in record} - set(self._columns)
+        if unknown:
+            raise ConfigError(f"column {min(unknown)!r}: is not declared in `stored`.")
+        self.sizes[split] += len(records)
+
+    def count(self, name: str, number: int = 1) -> None:
+        """Counts something that the store's user reports."""
+        self.counts[name] = self.counts.get(name, 0) + number
+
+
+class Part(NamedTuple):
+    """Records that one process writes at a time.
+
+    Attributes:
+      name: tells it from the other parts of the store.
+      write: appends its records to a writer.
+    """
+
+    name: str
+    write: Callable[[StoreWriter], None]
+
+
+def open_store(
+    root: str,
+    name: str,
+    columns: Mapping[str, StoredColumn],
+    parts: Sequence[Part],
+    vocab_size: int = 0,
+) -> TokenStore:
+    """Opens a store of the cache, which is written first if it is not there.
+
+    Args:
+      root: data.cache.
+      name: contains the hash of everything that the content depends on, FORMAT too.
+      columns: by name.
+      parts: in the order of their records; processes that share a disk divide them.
+      vocab_size: as in `StoreWriter`.
+
+    Raises:
+      NotWritable: the cache is not writable, or has no room for the parts and the whole.
+    """
+    final = content_cache.find_place(root, name)
+    if not content_cache.is_complete(final):
+        build = functools.partial(_write_whole, columns, parts, vocab_size, numbers_keys=True)
+        if len(parts) > 1:
+            named = {f"{name}.part-{part.name}": part for part in parts}
+            for part_name, part in named.items():
+                content_cache.claim(
+                    root, part_name, functools.partial(_write_whole, columns, [part], vocab_size)
+                )
+            build = functools.partial(_join_parts, root, named, columns, vocab_size)
+        content_cache.folder(root, name, build)
+    for left in final.parent.glob(f"{name}.part-*"):
+        if left.is_dir():
+            shutil.rmtree(left, ignore_errors=True)
+    return map_store(final)
+
+
+def build_store(
+    columns: Mapping[str, StoredColumn], parts: Sequence[Part], vocab_size: int = 0
+) -> TokenStore:
+    """Builds a store in memory: of a small table, or where the cache cannot be written."""
+    writer = StoreWriter(columns, vocab_size)
+    for part in parts:
+        part.write(writer)
+    sources = [_source_of(writer)]
+    arrays = {key: np.concatenate([*chunks]) for key, chunks in _arrays(columns, sources).items()}
+    for name, column in columns.items():
+        if column.dtype == "key":
+            arrays[name, "values"] = _number(arrays[name, "values"])
+    return TokenStore(_columns_of(columns, arrays), _describe(sources))
+
+
+def map_store(folder: Path) -> TokenStore:
+    """Maps a complete store into memory."""
+    description = json.loads((folder / DESCRIPTION).read_bytes())
+    path = folder / COLUMNS
+    if path.stat().st_size > MAX_READ_BYTES:
+        content = np.asarray(np.memmap(path, np.uint8, "r"))
+    else:
+        content = np.fromfile(path, np.uint8)
+        content.flags.writeable = False
+    columns: dict[str, StoredColumn] = {}
+    arrays: dict[tuple[str, str], np.ndarray] = {}
+    for name, stored in description["columns"].items():
+        shape = stored.get("shape")
+        like = stored["offsets"] if isinstance(stored.get("offsets"), str) else ""
+        columns[name] = StoredColumn(stored["kind"], None if shape is None else tuple(shape), like)
+        for what in ("values", "offsets"):
+            if isinstance(stored.get(what), list):
+                dtype, start, count = stored[what]
+                size = np.dtype(dtype).itemsize * count
+                arrays[name, what] = content[start : start + size].view(dtype)
+    return TokenStore(_columns_of(columns, arrays), description)
+
+
+class _Column(NamedTuple):
+    kind: str  # of StoredColumn.dtype
+    values: np.ndarray
+    offsets: np.ndarray | None
+
+    def read(self, record: int) -> np.ndarray:
+        if self.offsets is None:
+            entry = self.values[record]
+        else:
+            entry = self.values[self.offsets[record] : self.offsets[record + 1]]
+        if self.kind in ("token", "key"):
+            return entry.astype(np.int32)
+        return np.array(entry)  # a copy, which may be changed
+
+
+class _Growing:
+    """An array of one axis that grows, in memory or beyond it in a file."""
+
+    def __init__(self, dtype: np.dtype, folder: Path | None):
+        self.dtype = dtype
+        self._folder = folder
+        self._file: BinaryIO | None = None
+        self._held: list[np.ndarray] = []
+        self._held_bytes = 0
+        self.size = 0
+
+    def add(self, values: np.ndarray) -> None:
+        values = values.astype(self.dtype)
+        self._held.append(values)
+        self._held_bytes += values.nbytes
+        self.size += values.size
+        if self._folder is not None and self._held_bytes > MAX_BUFFERED_BYTES:
+            if self._file is None:
+                self._file = open(self._folder / f"growing-{id(self):x}", "w+b")  # noqa: SIM115
+            for held in self._held:
+                self._file.write(held.tobytes())
+            self._held = []
+            self._held_bytes = 0
+
+    def chunks(self) -> Iterator[np.ndarray]:
+        """Yields the content in pieces; a file is removed afterwards."""
+        if self._file is not None:
+            self._file.seek(0)
+            while content := self._file.read(COPIED_BYTES):
+                yield np.frombuffer(content, self.dtype)
+            self._file.close()
+            Path(self._file.name).unlink()
+        yield from self._held
+
+
+class _Source(NamedTuple):
+    """Records that a store is made of: a writer's, or a part's.
+
+    Attributes:
+      sizes: number of records by split.
+      counts: what was counted.
+      values: yields the values of a column of a split in pieces.
+      lengths: likewise the lengths of its entries.
+    """
+
+    sizes: Mapping[str, int]
+    counts: Mapping[str, int]
+    values: Callable[[str, str], Iterable[np.ndarray]]
+    lengths: Callable[[str, str], Iterable[np.ndarray]]
+
+
+def _source_of(writer: StoreWriter) -> _Source:
+    return _Source(
+        writer.sizes,
+        writer.counts,
+        lambda split, name: writer.pieces[split, name].chunks(),
+        lambda split, name: writer.lengths[split, name].chunks(),
+    )
+
+
+def _part_source(store: TokenStore) -> _Source:
+    def values(split: str, name: str) -> Iterator[np.ndarray]:
+        records = store.splits[split]
+        first = records.start
+        last = records.stop
+        column = store.values(name)
+        if store.has_offsets(name):
+            first, last = store.offsets(name)[[first, last]].tolist()
+        step = max(1, COPIED_BYTES // max(1, column[:1].nbytes))
+        for start in range(first, last, step):
+            yield column[start : min(start + step, last)].reshape(-1)
+
+    def lengths(split: str, name: str) -> Iterator[np.ndarray]:
+        records = store.splits[split]
+        yield np.diff(store.offsets(name)[records.start : records.stop + 1])
+
+    sizes = {split: len(records) for split, records in store.splits.items()}
+    return _Source(sizes, store.counts, values, lengths)
+
+
+def _write_whole(
+    columns: Mapping[str, StoredColumn],
+    parts: Sequence[Part],
+    vocab_size: int,
+    folder: Path,
+    *,
+    numbers_keys: bool = False,
+) -> None:
+    """Writes parts, one after another, as one store."""
+    writer = StoreWriter(columns, vocab_size, folder)
+    for part in parts:
+        part.write(writer)
+    _write_files(columns, [_source_of(writer)], vocab_size, folder, numbers_keys=numbers_keys)
+
+
+def _join_parts(
+    root: str,
+    named: Mapping[str, Part],
+    columns: Mapping[str, StoredColumn],
+    vocab_size: int,
+    folder: Path,
+) -> None:
+    """Joins the parts of a store; waits for those that other processes write."""
+    places = []
+    for name, part in named.items():
+        write = functools.partial(_write_whole, columns, [part], vocab_size)
+        places.append(content_cache.folder(root, name, write))
+    need = sum((place / COLUMNS).stat().st_size for place in places)
+    free = shutil.disk_usage(folder).free
+    if need > free:
+        raise content_cache.NotWritable(
+            f"data.cache={root!r}: needs {need / 1e6:,.0f} MB to join what has been encoded, and"
+            f" has {free / 1e6:,.0f} MB free; free some space, or name another folder,"
+            " --config.data.cache=FOLDER."
+        )
+    sources = [_part_source(map_store(place)) for place in places]
+    _write_files(columns, sources, vocab_size, folder, numbers_keys=True)
+
+
+def _write_files(
+    columns: Mapping[str, StoredColumn],
+    sources: Sequence[_Source],
+    vocab_size: int,
+    folder: Path,
+    *,
+    numbers_keys: bool = False,
+) -> None:
+    described: dict[str, Json] = {}
+    for name, column in columns.items():
+        described[name] = {"kind": column.dtype}
+        if column.shape is not None:
+            described[name]["shape"] = list(column.shape)
+        if column.like:
+            described[name]["offsets"] = column.like
+    with open(folder / COLUMNS, "wb") as file:
+        for (name, what), chunks in _arrays(columns, sources).items():
+            file.write(b"\0" * (-file.tell() % ALIGNED_BYTES))
+            start = file.tell()
+            dtype: np.dtype = np.dtype(np.int64)
+            if what == "values":
+                dtype = _stored_dtype(columns[name], vocab_size)
+            if what == "values" and columns[name].dtype == "key" and numbers_keys:
+                chunks = [_number(np.concatenate([*chunks]))]
+                dtype = np.dtype(np.int32)
+            count = 0
+            for chunk in chunks:
+                file.write(np.ascontiguousarray(chunk, dtype.newbyteorder("<")).data)
+                count += chunk.size
+            described[name][what] = [dtype.newbyteorder("<").str, start, count]
+    description = {"format": FORMAT, **_describe(sources), "columns": described}
+    (folder / DESCRIPTION).write_text(json.dumps(description))
+
+
+def _arrays(
+    columns: Mapping[str, StoredColumn], sources: Sequence[_Source]
+) -> dict[tuple[str, str], Iterable[np.ndarray]]:
+    """Returns the arrays of a store in pieces, "values" and "offsets" of each column."""
+    arrays: dict[tuple[str, str], Iterable[np.ndarray]] = {}
+    for name, column in columns.items():
+        arrays[name, "values"] = _values_of(name, sources)
+        if column.shape is None and not column.like:
+            arrays[name, "offsets"] = _offsets_of(name, sources)
+    return arrays
+
+
+def _values_of(name: str, sources: Sequence[_Source]) -> Iterator[np.ndarray]:
+    for split in SPLITS:
+        for source in sources:
+            yield from source.values(split, name)
+
+
+def _offsets_of(name: str, sources: Sequence[_Source]) -> Iterator[np.ndarray]:
+    end = 0
+    yield np.zeros(1, np.int64)
+    for split in SPLITS:
+        for source in sources:
+            for lengths in source.lengths(split, name):
+                offsets = end + np.cumsum(lengths, dtype=np.int64)
+                if len(offsets):
+                    end = int(offsets[-1])
+                yield offsets
+
+
+def _describe(sources: Sequence[_Source]) -> Json:
+    sizes = {split: sum(source.sizes[split] for source in sources) for split in SPLITS}
+    counts: dict[str, int] = {}
+    for source in sources:
+        for name, number in source.counts.items():
+            counts[name] = counts.get(name, 0) + number
+    total = sum(sizes.values())
+    splits = {"train": [0, sizes["train"]], "eval": [sizes["train"], total]}
+    return {"records": total, "splits": splits, "counts": counts}
+
+
+def _columns_of(
+    columns: Mapping[str, StoredColumn], arrays: Mapping[tuple[str, str], np.ndarray]
+) -> dict[str, _Column]:
+    made = {}
+    for name, column in columns.items():
+        values = arrays[name, "values"]
+        offsets = None
+        if column.shape is None:
+            offsets = arrays[column.like or name, "offsets"]
+        else:
+            values = values.reshape(-1, *column.shape)
+        made[name] = _Column(column.dtype, values, offsets)
+    return made
+
+
+def _stored_dtype(column: StoredColumn, vocab_size: int) -> np.dtype:
+    if column.dtype == "token":
+        return np.dtype(np.uint16 if vocab_size <= MAX_UINT16_VOCABULARY else np.uint32)
+    if column.dtype == "key":
+        return np.dtype(np.uint64)
+    return np.dtype(column.dtype)
+
+
+def _number(keys: np.ndarray) -> np.ndarray:
+    """Numbers different keys from 0, [N] int32."""
+    return np.unique(keys, return_inverse=True)[1].astype(np.int32)
+
+
+def _entries(records: Sequence[Record], name: str) -> list[np.ndarray]:
+    entries = []
+    for record in records:
+        if name not in record:
+            raise ConfigError(f"column {name!r}: is declared in `stored`, and a record lacks it.")
+        entries.append(record[name])
+    return entries
+
+
+def _joined(entries: Sequence[np.ndarray], name: str, column: StoredColumn) -> np.ndarray:
+    """Joins the entries of records along one axis."""
+    try:
+        if column.shape is None:
+            values = np.concatenate(entries)
+            fits = values.ndim == 1
+        else:
+            values = np.asarray(entries)
+            fits = values.shape == (len(entries), *column.shape)
+    except ValueError:  # arrays of several shapes, or numbers
+        fits = False
+    if not fits:
+        shape = "one axis" if column.shape is None else f"the shape {list(column.shape)}"
+        raise ConfigError(f"column {name!r}: an entry does not have {shape}, as `stored` declares.")
+    return values.reshape(-1)
+
+
+def _check_dtype(values: np.ndarray, name: str, dtype: np.dtype) -> None:
+    """Refuses values that would be rounded, or are no numbers."""
+    fits = np.can_cast(values.dtype, dtype, "same_kind")
+    if dtype.kind == "u" and values.dtype.kind == "i":
+        fits = not values.size or values.min() >= 0
+    # An empty list is a float of numpy's.
+    if not fits and values.size:
+        raise ConfigError(
+            f"column {name!r}: holds {values.dtype} values, where `stored` declares {dtype}."
+        )
