@@ -5,7 +5,7 @@
         --config.data.path=FOLDER
 
 The sizes, the vocabulary and the peak of the learning rate are those of Grattafiori et al. (2024),
-table 3. Four rows per chip are what MaxText publishes figures for: docs/plan.md.
+table 3. Four rows per chip are what MaxText publishes figures for.
 """
 
 from flaxformer_lite import pages

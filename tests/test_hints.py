@@ -62,12 +62,14 @@ def test_an_argument_of_another_library(model_and_params, arguments, way):
 
 def test_a_misspelled_argument_and_one_of_another_method(model_and_params):
     for model, params in (model_and_params, built(small("bert"))):
-        with pytest.raises(ConfigError, match="no 'attention_maks'; did you mean 'attention_mask'"):
+        with pytest.raises(ConfigError, match="'attention_maks'; did you mean 'attention_mask'"):
             model.apply({"params": params}, IDS, attention_maks=IDS)
     model, params = built(small("t5"))
-    with pytest.raises(ConfigError, match="method 'encode', takes no 'decoder_segment_ids'"):
+    with pytest.raises(
+        ConfigError, match=r"\.encode\(\) got an unexpected .* 'decoder_segment_ids'"
+    ):
         model.apply({"params": params}, IDS, decoder_segment_ids=IDS, method="encode")
-    with pytest.raises(ConfigError, match="no 'segment_id'; did you mean 'segment_ids'"):
+    with pytest.raises(ConfigError, match="'segment_id'; did you mean 'segment_ids'"):
         model.apply({"params": params}, IDS, segment_id=IDS, method=model.encode)
 
 

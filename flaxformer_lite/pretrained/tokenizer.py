@@ -4,21 +4,13 @@ It is tokenizer.json, a sentencepiece model, or one of the older formats.
 """
 
 import dataclasses
-import json
-import tempfile
 from pathlib import Path
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json, quote_value, read_bytes, read_object, read_text
 from flaxformer_lite.pretrained import hf_config, wrappers
-from flaxformer_lite.pretrained.folder import (
-    STATIC_CONFIG,
-    Foreign,
-    check_exists,
-    find_foreign,
-    is_static,
-)
+from flaxformer_lite.pretrained.folder import STATIC_CONFIG, check_exists, is_static
 from flaxformer_lite.text import (
     older_files,
     saved_files,
@@ -60,10 +52,6 @@ def read_tokenizer(folder: Path, *, family: str | None = None) -> PublishedToken
     Raises:
       ConfigError: no tokenizer that we read, or a damaged one.
     """
-    if "module" in _read(folder / "config.json"):
-        foreign = find_foreign(folder)
-        if foreign:
-            return _of_another_program(foreign, family)
     inner = read_plugin_tokenizer(folder)
     if inner:
         return PublishedTokenizer(inner, {}, "", inner.spelled)
@@ -120,15 +108,6 @@ def read_plugin_tokenizer(folder: Path) -> plain.Tokenizer | None:
     if name not in registry.available("tokenizers"):
         return None
     return registry.resolve("tokenizers", name).read_tokenizer(folder)
-
-
-def _of_another_program(foreign: Foreign, family: str | None) -> PublishedTokenizer:
-    """Reads a tokenizer by the files that `convert` writes for it."""
-    with tempfile.TemporaryDirectory() as written:
-        made = Path(written)
-        foreign.reader.write_tokenizer(foreign.folder, made)
-        (made / "config.json").write_text(json.dumps(foreign.reader.read_config(foreign.folder)))
-        return read_tokenizer(made, family=family)
 
 
 def _of_json(definition: str, where: Path, config: Json, template: str) -> PublishedTokenizer:

@@ -202,16 +202,6 @@ class PublishedTokenizer:
                 ids.append(self._spelled[token])
         return ids
 
-    def definition(self) -> str:
-        """Returns the tokenizer as the text of a tokenizer.json.
-
-        Raises:
-          ConfigError: it is of another kind.
-        """
-        if self._library is None:
-            raise ConfigError("this model's tokenizer is not a tokenizer.json; convert writes one.")
-        return self._library.to_str()
-
     def decode(self, ids: Iterable[int]) -> str:
         """Decodes ids to text, leaving out special tokens and ids beyond the vocabulary."""
         return self._inner.decode(ids)

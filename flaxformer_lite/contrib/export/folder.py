@@ -37,13 +37,11 @@ class Exported(NamedTuple):
       differences: the largest difference of each program's outputs from ours, by the file's own
         weights.
       losses: the same, from those of the weights in float32.
-      programs: what the files compute.
     """
 
     files: dict[str, Path]
     differences: dict[str, float]
     losses: dict[str, float]
-    programs: list[ExportProgram]
 
 
 def export_model(
@@ -101,7 +99,7 @@ def export_model(
     differences = check_files(path)
     exact = make_cases(programs, params, texts, start=start)
     losses = largest_difference(exact, open_files(made))
-    return Exported(made, differences, losses, programs)
+    return Exported(made, differences, losses)
 
 
 def check_files(path: str | Path) -> dict[str, float]:

@@ -4,9 +4,8 @@ import argparse
 import json
 from pathlib import Path
 
-from flaxformer_lite.cli.open_model import Opened, folder_of, open_named_model, print_warnings
+from flaxformer_lite.cli.open_model import Opened, open_named_model, print_warnings
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.contrib.export import run_page
 from flaxformer_lite.contrib.export.folder import CASES, SUFFIXES, check_files, export_model
 from flaxformer_lite.files.publish import check_writable, new_directory
 from flaxformer_lite.inference.embed import limit_of, token_rows
@@ -25,20 +24,12 @@ LABELLED = ("sequence_classification", "token_classification")
 
 def run(args: argparse.Namespace) -> None:
     """Writes the files, or checks those that are there, and prints a line for each."""
-    is_page = args.output.suffix == ".html"
-    if args.check and is_page:
-        raise ConfigError("--check: a page checks itself when it is opened.")
     if args.check:
         for program, difference in check_files(args.output).items():
             print(f"{program}: largest difference {difference:.1e}")
         return
     if args.model is None:
         raise ConfigError("--model is missing: pass the model to export, or --check.")
-    if is_page:
-        check_writable(args.output)
-        folder = folder_of(args.model)
-        run_page.run(args, folder, _layers(args, folder))
-        return
     _check_folder(args.output)
     check_writable(args.output.parent)
     opened = open_named_model(args, args.head)

@@ -2,8 +2,8 @@
 
 The TPU compiler annotates each fusion with a cycle estimate, which is multiplied by the iterations
 of the loops around it. Large matrix products come out at 70 to 97 percent of the peak; memory-bound
-fusions come out up to twelve times too slow, and are bounded (STREAMING). Hand-written kernels are
-timed by kernels.py. The estimate is for comparing designs; docs/plan.md says how far it is off.
+fusions come out up to twelve times too slow, and are bounded (STREAMING). Hand-written kernels have
+no estimate: they are named, and not counted. The estimate is for comparing designs.
 """
 
 import collections
@@ -11,7 +11,6 @@ import dataclasses
 import math
 import re
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from flaxformer_lite.analysis import hlo
 from flaxformer_lite.contrib.plan.parts import part
@@ -90,13 +89,7 @@ class Costs:
         return sorted(seconds.items(), key=lambda item: -item[1])[:count]
 
 
-def of(
-    module: hlo.Module,
-    chip: Chip,
-    mesh: Mapping[str, int],
-    slices: int,
-    kernels: Mapping[str, float] = MappingProxyType({}),
-) -> Costs:
+def of(module: hlo.Module, chip: Chip, mesh: Mapping[str, int], slices: int) -> Costs:
     """Adds up the costs of a compiled step.
 
     Args:
@@ -104,8 +97,6 @@ def of(
       chip: the accelerator.
       mesh: sizes by axis.
       slices: number of slices.
-      kernels: seconds of a call of each hand-written kernel, by the operation's name
-        (kernels.seconds).
     """
     parts: dict[str, float] = collections.defaultdict(float)
     unknown = {visit.scope for visit in hlo.visits(module) if not visit.exact}
@@ -120,10 +111,8 @@ def of(
             if visit.op.kind not in IRREGULAR and irregular.isdisjoint(hlo.called(visit.op)):
                 seconds = min(seconds, _moved(visit.op, named) / chip.bandwidth / STREAMING)
             parts[part(visit.op.source)] += seconds * visit.times
-        elif visit.op.name in kernels:
-            parts[part(visit.op.source)] += kernels[visit.op.name] * visit.times
         elif KERNEL in visit.op.rest:
-            untimed.append(visit.op.name)
+            untimed.append(visit.op.name.partition(".")[0])
     traffic = exchanges(hlo.collectives(module), chip, mesh, slices)
     return Costs(dict(parts), traffic, len(unknown), tuple(dict.fromkeys(untimed)))
 

@@ -9,7 +9,7 @@ import jax
 from flaxformer_lite import sharding
 from flaxformer_lite.analysis import hlo
 from flaxformer_lite.config import ExperimentConfig
-from flaxformer_lite.contrib.plan import aot, costs, kernels, lints, memory
+from flaxformer_lite.contrib.plan import aot, costs, lints, memory
 from flaxformer_lite.contrib.plan.memory import Memory
 from flaxformer_lite.contrib.plan.topology import Topology
 from flaxformer_lite.data import dummy
@@ -125,8 +125,7 @@ def _compiled(program: Program, topology: Topology) -> Plan:
             compile_seconds=done.seconds,
         )
     module = hlo.parse(done.text)
-    times = kernels.seconds(module, topology.chip, causal=program.cfg.model.skeleton == "decoder")
-    cost = costs.of(module, topology.chip, program.mesh.shape, program.cfg.mesh.slices, times)
+    cost = costs.of(module, topology.chip, program.mesh.shape, program.cfg.mesh.slices)
     return _plan(
         program,
         topology,

@@ -83,19 +83,23 @@ def _time(plan: Plan) -> Rows:
     low, high = plan.seconds
     worst, best = plan.utilisation
     largest = "; ".join(f"{what} {duration(cost)}" for what, cost in plan.largest)
+    lower = upper = ""
+    if plan.unknown_loops or plan.untimed:  # some of the step is not in its time
+        lower = "at least "
+        upper = "at most "
     time = (
-        f"{duration(low)} to {duration(high)} (the compiler's estimate: traffic hidden, or not at"
-        " all; not measured)"
+        f"{lower}{duration(low)} to {duration(high)} (the compiler's estimate: traffic hidden, or"
+        " not at all; not measured)"
     )
     utilisation = (
-        f"{worst:.0%} to {best:.0%} of the peak; {plan.tokens / high / plan.chips:,.0f} to"
+        f"{upper}{worst:.0%} to {best:.0%} of the peak; {plan.tokens / high / plan.chips:,.0f} to"
         f" {plan.tokens / low / plan.chips:,.0f} tokens/s a chip"
     )
     rows = [("step time", time), ("utilisation", utilisation)]
     if plan.scheduled < high:
         scheduled = (
-            f"{duration(plan.scheduled)}, {best * low / plan.scheduled:.0%} of the peak, with the"
-            " traffic hidden that the program has beside computation"
+            f"{lower}{duration(plan.scheduled)}, {upper}{best * low / plan.scheduled:.0%} of the"
+            " peak, with the traffic hidden that the program has beside computation"
         )
         rows.append(("as scheduled", scheduled))
     rows.append(("largest costs", largest))
@@ -106,7 +110,7 @@ def _time(plan: Plan) -> Rows:
         )
         rows.append(("note", note))
     if plan.untimed:
-        note = f"not timed: {', '.join(plan.untimed)}: the time is too low"
+        note = f"hand-written kernels are not timed: {', '.join(plan.untimed)}"
         rows.append(("note", note))
     return rows
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from flaxformer_lite.contrib.t5x.arranged_tensors import Computed, Readable, TransposedTensor
 from flaxformer_lite.files.read import quote_name, quote_value, read_text
-from flaxformer_lite.pretrained.arranged_tensors import Arranged, Computed, Readable
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
 
 GIN = ("operative_config.gin", "config.gin", "model.gin")
@@ -206,7 +206,7 @@ def as_torch(checkpoint: Checkpoint, path: str, array: Readable, *, scale: float
         groups = (axes[-1:], axes[:-1])
     elif path.endswith(("/kernel", "/rel_embedding")):
         groups = (axes[1:], axes[:1])
-    tensor: Tensor = Arranged(array, groups, where=f"{checkpoint.place}: {path}")
+    tensor: Tensor = TransposedTensor(array, groups, where=f"{checkpoint.place}: {path}")
     if scale != 1:
         tensor = Computed(tensor, lambda x: (x.astype("float32") * scale).astype(x.dtype))
     return tensor

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from flaxformer_lite.contrib.t5x.arranged_tensors import Readable
 from flaxformer_lite.contrib.t5x.zarr_arrays import open_zarr
 from flaxformer_lite.files.read import Json, quote_name, read_object
-from flaxformer_lite.pretrained.arranged_tensors import Readable
 from flaxformer_lite.pretrained.flax_msgpack import read_tree
 from flaxformer_lite.pretrained.safetensors import WeightsError, check_name
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from flaxformer_lite.contrib.t5x.arranged_tensors import Readable, add_tensor
 from flaxformer_lite.contrib.t5x.layers import (
     Checkpoint,
     as_torch,
@@ -19,7 +20,6 @@ from flaxformer_lite.contrib.t5x.layers import (
     read_activation,
 )
 from flaxformer_lite.files.read import Json, quote_name, quote_value
-from flaxformer_lite.pretrained.arranged_tensors import Readable, add_tensor
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
 
 READABLE = (

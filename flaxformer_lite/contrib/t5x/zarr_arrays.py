@@ -1,7 +1,7 @@
 """Opens arrays in zarr for the readers of checkpoints that tensorstore wrote."""
 
+from flaxformer_lite.contrib.t5x.arranged_tensors import Readable, check_shape
 from flaxformer_lite.files.read import Json, quote_name
-from flaxformer_lite.pretrained.arranged_tensors import Readable, check_shape
 from flaxformer_lite.pretrained.safetensors import WeightsError
 
 DTYPES = ("float32", "bfloat16", "float16")

@@ -16,7 +16,7 @@ from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig
 from flaxformer_lite.contrib.verify.finding import is_gradient
 from flaxformer_lite.inference.own_model import wrap_own_module
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
-from flaxformer_lite.models.skeletons.hinted import Hinted
+from flaxformer_lite.models.skeletons.family_model import FamilyModel
 from flaxformer_lite.pretrained.lazy_params import stored_tree
 from flaxformer_lite.pretrained.place_params import place_params
 from flaxformer_lite.pretrained.tensor_names import by_layer
@@ -75,7 +75,7 @@ class Subject:
 
     @property
     def is_family(self) -> bool:
-        return isinstance(self.model, Hinted)
+        return isinstance(self.model, FamilyModel)
 
     @property
     def reads_source(self) -> bool:
@@ -236,7 +236,7 @@ def build_subject(model: nn.Module, params: Params, seed: int, causal: bool | No
     Raises:
       ConfigError: there is nothing in it that could be checked.
     """
-    if not isinstance(model, Hinted):
+    if not isinstance(model, FamilyModel):
         own = wrap_own_module(model, params).cfg
         return Subject(model, params, seed, own.vocab_size, own.max_length or LENGTH, causal)
     cfg = model.cfg.without_width_rule

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.models.skeletons.call_with_intermediates import call_inside
-from flaxformer_lite.models.skeletons.hinted import Hinted
+from flaxformer_lite.models.skeletons.family_model import FamilyModel
 from flaxformer_lite.models.skeletons.inputs import (
     ids_of,
     last_token,
@@ -29,7 +29,7 @@ from flaxformer_lite.nn.modules.heads import VocabHead
 from flaxformer_lite.nn.modules.stack import Stack
 
 
-class DecoderModel(Hinted):
+class DecoderModel(FamilyModel):
     """A causal language model.
 
     Call it with input_ids [B, T], or inputs_embeds [B, T, E] in place of the token table's vectors,

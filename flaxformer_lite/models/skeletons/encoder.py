@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.models.skeletons.call_with_intermediates import call_inside
-from flaxformer_lite.models.skeletons.hinted import Hinted
+from flaxformer_lite.models.skeletons.family_model import FamilyModel
 from flaxformer_lite.models.skeletons.inputs import (
     ids_of,
     position_ids_of,
@@ -24,7 +24,7 @@ from flaxformer_lite.nn.modules.heads import Classifier, MaskedLmHead, Pooler
 from flaxformer_lite.nn.modules.stack import Stack
 
 
-class EncoderModel(Hinted):
+class EncoderModel(FamilyModel):
     """An encoder with the head that `cfg.head` names.
 
     Families set class variables where their heads differ. Attention is bidirectional, except with

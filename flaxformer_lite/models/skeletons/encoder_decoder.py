@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.models.skeletons.call_with_intermediates import call_inside
-from flaxformer_lite.models.skeletons.hinted import Hinted
+from flaxformer_lite.models.skeletons.family_model import FamilyModel
 from flaxformer_lite.models.skeletons.inputs import (
     check_source,
     place_slots,
@@ -27,7 +27,7 @@ from flaxformer_lite.nn.modules.heads import Pooler, VocabHead
 from flaxformer_lite.nn.modules.stack import Stack
 
 
-class EncoderDecoderModel(Hinted):
+class EncoderDecoderModel(FamilyModel):
     """An encoder-decoder for generation (`head='lm'`), classification, or without a head (`none`).
 
     The head `encoder` reduces it to its encoder. Classifiers of tokens read the encoder's hidden

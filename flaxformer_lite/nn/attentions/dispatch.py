@@ -17,7 +17,7 @@ from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
 
 LOG = logging.getLogger("flaxformer_lite")
 # The kernel that `auto` takes on a platform where it supports the call: one that devices of its
-# kind have run. cuDNN's, and those of contrib/tpu_kernels, are asked for by name until one has.
+# kind have run. cuDNN's is asked for by name until one has.
 KERNELS = {"tpu": "splash"}
 SMALL = 128  # up to this length, a kernel's padding costs more than the kernel saves
 # The largest T x S for which `auto` holds all logits. On a CPU, blockwise attention is twice as

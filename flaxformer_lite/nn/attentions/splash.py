@@ -34,7 +34,7 @@ PLATFORM = "tpu"
 ROWS = 128  # rows compared with all columns at a time
 # Queries and keys of a block. A step of the kernel's grid costs some 500 cycles besides its
 # products: forwards and backwards, Llama 3 8B's attention takes 10.0 ms for a row of 8192 tokens on
-# v6e with the largest block and 13.8 with the next, by the compiler's schedule (contrib/plan).
+# v6e with the largest block and 13.8 with the next, by the compiler's schedule.
 BLOCKS = (1024, 512, 384, 256, 128)
 AT_ONCE = 512  # keys of a block that are multiplied at once
 HIDDEN = -(2**31)  # the id of columns that no row sees
@@ -73,11 +73,6 @@ def unsupported_reason(
     """Returns why the kernel cannot take this call, or an empty string."""
     if args.bias is not None:
         return "the kernel adds no bias"
-    return unsupported_on_tpu(args)
-
-
-def unsupported_on_tpu(args: arguments.Arguments) -> str:
-    """Returns why no TPU kernel can take this call, or an empty string."""
     reason = unsupported_platform("TPUs", ("tpu", "cpu"), args.sharding)
     if reason:
         return reason

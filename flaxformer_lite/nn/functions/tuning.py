@@ -39,12 +39,9 @@ ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))  # bits, in alternating groups o
 # JAX calls a v5p "TPU v5", and a v5e "TPU v5 lite".
 V5P = ("TPU v5", "TPU v5p")
 V5E = ("TPU v5 lite", "TPU v5e")
-BEFORE_V5 = ("TPU v2", "TPU v3", "TPU v4")
 V6E = ("TPU v6 lite", "TPU v6e")
 # width of a TPU's vector unit: a narrower last axis is padded to it, in memory and in products
 LANES = 128
-# Key in a kernel's metadata: how often a step of its grid takes each of its forms, a list in JSON.
-FORMS = "forms"
 # Gathers weights while products compute, as the compiler does by default for v5e but
 # not for others. Gain: 1.45 s of the 27.06 that Llama 70B's step takes with no traffic hidden.
 GATHERS_ASIDE = {

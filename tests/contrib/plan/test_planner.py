@@ -99,6 +99,17 @@ def test_json_and_words_say_the_same(seven):
     assert report.verdict(full).startswith("DOES NOT FIT: ") and "too much" in report.verdict(full)
 
 
+def test_a_time_without_the_kernels_is_a_bound_that_names_them(seven):
+    times = {"seconds": (1.0, 2.0), "scheduled": 1.5, "utilisation": (0.2, 0.4)}
+    whole = dict(report.rows(dataclasses.replace(seven, **times)))
+    assert whole["step time"].startswith("1.00 s to 2.00 s") and "note" not in whole
+    rows = dict(report.rows(dataclasses.replace(seven, **times, untimed=("splash_mha_fwd",))))
+    assert rows["step time"].startswith("at least 1.00 s to 2.00 s")
+    assert rows["utilisation"].startswith("at most 20% to 40%")
+    assert rows["as scheduled"].startswith("at least 1.50 s, at most 27% of the peak")
+    assert rows["note"] == "hand-written kernels are not timed: splash_mha_fwd"
+
+
 @pytest.mark.parametrize(
     ("words", "bytes_"),
     [

@@ -4,7 +4,6 @@ pairs of positions."""
 import dataclasses
 
 import jax
-import pytest
 from jax.extend.core import jaxprs_in_params
 
 from flaxformer_lite import sharding
@@ -13,7 +12,6 @@ from flaxformer_lite.data import dummy
 from flaxformer_lite.sharding.activations import MeshSharding
 from flaxformer_lite.training import program
 from tests.contrib.plan.test_planner import config
-from tests.marks import daily
 
 
 def arrays(jaxpr, kernels):
@@ -23,25 +21,20 @@ def arrays(jaxpr, kernels):
         if eqn.primitive.name == "pallas_call":
             known = (eqn.params.get("name"), eqn.params.get("name_and_src_info"))
             named = f"{eqn.source_info.name_stack} {known}"
-            kernels.update(name for name in ("splash", "flash_causal", "relative") if name in named)
+            kernels.add("splash" if "splash" in named else named)
             continue
         for inner in jaxprs_in_params(eqn.params):
             yield from arrays(inner, kernels)
 
 
-CASES = [("gpt2_xl", "auto", "splash"), ("t5_xl", "flash_relative_bias", "relative")]
-
-
-@pytest.mark.parametrize(("name", "attention", "expected"), daily(CASES, CASES[:1]))
-def test_no_array_of_all_pairs(monkeypatch, name, attention, expected):
-    cfg = config(name)
-    model = dataclasses.replace(cfg.model, attention=attention)
+def test_no_array_of_all_pairs(monkeypatch):
+    cfg = config("gpt2_xl")
     train = dataclasses.replace(cfg.train, batch_size=2)
-    cfg = dataclasses.replace(cfg, mesh=MeshConfig(data=1), model=model, train=train)
+    cfg = dataclasses.replace(cfg, mesh=MeshConfig(data=1), train=train)
     monkeypatch.setattr(MeshSharding, "platform", "tpu")  # before a mesh remembers its own
     built = program.build(cfg, sharding.build_mesh(cfg.mesh, jax.devices()[:1]), dummy.example(cfg))
     kernels = set()
     made = list(arrays(built.train_step.trace(built.target, built.batch).jaxpr.jaxpr, kernels))
     length = cfg.data.length
     assert [found for found in made if found[1].count(length) > 1] == []
-    assert kernels == {expected}
+    assert kernels == {"splash"}

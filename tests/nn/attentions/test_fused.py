@@ -150,12 +150,11 @@ def test_auto_takes_splash_where_it_can_and_says_so_once(monkeypatch, caplog):
 
 
 def test_auto_takes_no_kernel_that_no_device_has_run(monkeypatch):
-    """cuDNN's and those of contrib are asked for by name (dispatch.KERNELS)."""
+    """cuDNN's is asked for by name (dispatch.KERNELS)."""
     q, k, v, _ = inputs(dtype=jnp.bfloat16)
     monkeypatch.setattr(cudnn, "attend", None)
     assert attention(q, k, v, mask=masks.causal(), sharding=On("gpu")).shape == q.shape
-    named = {registry.resolve("attentions", name).__name__ for name in dispatch.KERNELS.values()}
-    assert not any("contrib" in name for name in named)
+    assert dispatch.KERNELS == {"tpu": "splash"}
 
 
 def test_kernels_of_tpus_are_not_for_gpus():
@@ -163,10 +162,7 @@ def test_kernels_of_tpus_are_not_for_gpus():
         SPLASH(*inputs()[:3], sharding=On("gpu"))
 
 
-@pytest.mark.parametrize(
-    ("name", "home"),
-    [("cudnn", "gpu"), ("splash", "tpu"), ("flash_causal", "tpu"), ("flash_relative_bias", "tpu")],
-)
+@pytest.mark.parametrize(("name", "home"), [("cudnn", "gpu"), ("splash", "tpu")])
 def test_a_kernel_asked_for_elsewhere_is_refused_at_the_door(name, home):
     with pytest.raises(
         ConfigError,

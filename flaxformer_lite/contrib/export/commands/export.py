@@ -21,9 +21,6 @@ def export(parser: argparse.ArgumentParser) -> None:
     reads and writes a cache of keys and values, and a model that reads and then writes two files.
     Beside them are the tokenizer, config.json, and test cases, on which the files have just been
     run; docs/export.md has the lines that run them.
-
-    A page (.html) is one file that runs the model in a browser, without a network: it fills masks,
-    classifies or compares the texts that are typed. It takes two libraries of npm: see --runtime.
     """
     add = parser.add_argument
     add("--model", type=command_line.model, help="published weights, or the --workdir of train")
@@ -31,8 +28,8 @@ def export(parser: argparse.ArgumentParser) -> None:
         "--output",
         required=True,
         metavar="FILE",
-        type=command_line.file_of(".onnx", ".stablehlo", ".html"),
-        help="file in a folder of its own: .onnx, or .stablehlo for jax alone; or a page, .html",
+        type=command_line.file_of(".onnx", ".stablehlo"),
+        help="file in a folder of its own: .onnx, or .stablehlo for jax alone",
     )
     add(
         "--task",
@@ -48,14 +45,6 @@ def export(parser: argparse.ArgumentParser) -> None:
         help="what the file stores; arithmetic is in float32 (default: %(default)s)",
     )
     add("--head", help="head of the model, if not the one that config.json names")
-    add(
-        "--runtime",
-        default="node_modules",
-        metavar="DIR",
-        type=command_line.path,
-        help="of pages: the folder in which `npm install onnxruntime-web @huggingface/tokenizers`"
-        " was run (default: the current one)",
-    )
     add("--check", action="store_true", help="only run the test cases beside files that are there")
     command_line.add_family(parser)
     command_line.add_base(parser)

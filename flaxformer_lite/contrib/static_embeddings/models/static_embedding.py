@@ -16,7 +16,7 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models.fields import ModelFields
 from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.skeletons import build_layers
-from flaxformer_lite.models.skeletons.hinted import Hinted
+from flaxformer_lite.models.skeletons.family_model import FamilyModel
 from flaxformer_lite.models.skeletons.inputs import ids_of
 from flaxformer_lite.models.skeletons.outputs import Output
 from flaxformer_lite.models.weight_map import Published, build_heads, weight_rows
@@ -29,7 +29,7 @@ PRESETS = {"tiny": dict(d_model=64), "base": dict(d_model=256)}
 config = partial(build_config, "static_embedding", BASE, PRESETS, "base")
 
 
-class Model(Hinted):
+class Model(FamilyModel):
     """A table, called with input_ids [B, T]; pooling the rows of a text is the caller's."""
 
     skeleton: ClassVar[str] = "embedding"

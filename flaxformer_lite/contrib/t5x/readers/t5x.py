@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from flaxformer_lite.contrib.t5x import orbax_arrays, t5
+from flaxformer_lite.contrib.t5x.arranged_tensors import Readable, check_shape
 from flaxformer_lite.contrib.t5x.layers import Checkpoint, read_gin
 from flaxformer_lite.contrib.t5x.zarr_arrays import open_zarr
 from flaxformer_lite.files.read import Json, quote_name, quote_value, read_object
-from flaxformer_lite.pretrained.arranged_tensors import Readable, check_shape
 from flaxformer_lite.pretrained.flax_msgpack import read_tree
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, check_name
 

@@ -15,7 +15,7 @@ import jax
 from flaxformer_lite.models.fields import ModelFields
 from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.skeletons import build_layers
-from flaxformer_lite.models.skeletons.hinted import Hinted
+from flaxformer_lite.models.skeletons.family_model import FamilyModel
 from flaxformer_lite.models.skeletons.inputs import ids_of
 from flaxformer_lite.models.skeletons.outputs import Features, Output
 from flaxformer_lite.nn.modules.embed import TokenEmbed
@@ -34,7 +34,7 @@ PRESETS = {"tiny": dict(d_model=64), "small": dict(d_model=100), "base": dict(d_
 config = partial(build_config, "word2vec", BASE, PRESETS, "small")
 
 
-class Model(Hinted):
+class Model(FamilyModel):
     """Two tables, called with input_ids [B, T].
 
     `token_embed` holds the vectors of words, `lm_head` those of contexts.

@@ -6,16 +6,13 @@ import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import ml_dtypes
 import numpy as np
 
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
 
-BFLOAT16_OF_H5PY = np.dtype("V2")
-
 
 class Readable(Protocol):
-    """An array of numpy, h5py or tensorstore."""
+    """An array of numpy or tensorstore."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -48,11 +45,11 @@ def add_tensor(tensors: dict[str, Tensor], name: str, tensor: Tensor, where: str
 
 
 @dataclasses.dataclass(frozen=True)
-class Arranged(Tensor):
+class TransposedTensor(Tensor):
     """An array with its axes in another order, and neighbouring axes merged.
 
     Attributes:
-      array: of numpy, h5py or tensorstore.
+      array: of numpy or tensorstore.
       groups: the axes of the array that make each axis of the tensor: ((1, 2), (0,)) turns a kernel
         [D, N, H] to [N H, D].
       index: indices of the leading axes of `array`, such as the number of a layer, which are
@@ -66,7 +63,7 @@ class Arranged(Tensor):
     where: str = ""
 
     @property
-    def kept(self) -> list[int]:
+    def kept_axes(self) -> list[int]:
         """The axes of the array that `index` leaves."""
         axes = range(len(self.array.shape))
         fixed = [axis for axis, at in enumerate(self.index) if not isinstance(at, slice)]
@@ -74,38 +71,33 @@ class Arranged(Tensor):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        sizes = [self.array.shape[axis] for axis in self.kept]
+        sizes = [self.array.shape[axis] for axis in self.kept_axes]
         return tuple(math.prod(sizes[axis] for axis in group) for group in self.groups)
 
     @property
     def dtype(self) -> np.dtype:
-        dtype = np.dtype(getattr(self.array.dtype, "numpy_dtype", self.array.dtype))
-        if dtype == BFLOAT16_OF_H5PY:
-            return np.dtype(ml_dtypes.bfloat16)
-        return dtype
+        return np.dtype(getattr(self.array.dtype, "numpy_dtype", self.array.dtype))
 
     def read(self, slices: tuple[slice, ...] = ()) -> np.ndarray:
         index = [*self.index, *[slice(None)] * (len(self.array.shape) - len(self.index))]
-        after = slices
+        remaining = slices
         merges_axes = any(len(group) > 1 for group in self.groups)
         if slices and not merges_axes:  # only the slice is read from the file
             for (axis,), part in zip(self.groups, slices, strict=True):
-                index[self.kept[axis]] = part
-            after = ()
+                index[self.kept_axes[axis]] = part
+            remaining = ()
         try:
             block = self.array[tuple(index)]
             if hasattr(block, "read"):  # a view of tensorstore
                 block = block.read().result()
-        except (OSError, ValueError):  # what h5py and tensorstore raise for chunks
+        except (OSError, ValueError):  # what tensorstore raises for chunks
             raise WeightsError(
                 f"{self.where}: a file of the array is missing or damaged; fetch this folder again."
             ) from None
-        if block.dtype == BFLOAT16_OF_H5PY:
-            block = block.view(ml_dtypes.bfloat16)
-        turned = np.transpose(block, list(itertools.chain(*self.groups)))
-        if after or turned.ndim != len(self.groups):
-            turned = turned.reshape(self.shape)
-        return np.ascontiguousarray(turned[after])
+        transposed = np.transpose(block, list(itertools.chain(*self.groups)))
+        if remaining or transposed.ndim != len(self.groups):
+            transposed = transposed.reshape(self.shape)
+        return np.ascontiguousarray(transposed[remaining])
 
 
 @dataclasses.dataclass(frozen=True)
