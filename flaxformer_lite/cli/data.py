@@ -24,6 +24,7 @@ from flaxformer_lite.data.pipeline import Dataset, name_held_out, open_dataset
 from flaxformer_lite.data.stored_features import StoredFeatures
 from flaxformer_lite.files.read import escape_controls
 from flaxformer_lite.models import build_model
+from flaxformer_lite.objectives.tables.task import Labelled
 from flaxformer_lite.runs import packing
 from flaxformer_lite.runs.start import warm_start
 from flaxformer_lite.sharding.activations import MESH_AXES
@@ -157,9 +158,11 @@ def _label_counts(data: Dataset) -> Rows:
         if not column.predicted:
             continue
         counts: collections.Counter[str] = collections.Counter()
-        for row in data.splits["train"].rows:
+        for number, row in enumerate(data.splits["train"].rows):
             value = row[column.role]
             labels = value if isinstance(value, (list, tuple)) else [value]
+            if isinstance(data.task, Labelled) and data.task.labels:
+                labels = data.task.labels_in(row, number)
             for label in labels:
                 if isinstance(label, (str, int)):
                     counts[data.task.label_name(label)] += 1

@@ -21,6 +21,7 @@ from flaxformer_lite.model_details import load_labels
 from flaxformer_lite.models import bart, bert, gpt2, roberta
 from flaxformer_lite.objectives.sums import weight_sums
 from flaxformer_lite.objectives.tables.classification import Classification
+from flaxformer_lite.objectives.tables.tagging import Tagging
 from flaxformer_lite.runs.evaluate_file import open_file, open_trained
 from flaxformer_lite.runs.start.adopt import read_experiment
 from flaxformer_lite.text import tokenizer_training
@@ -373,3 +374,16 @@ def test_free_text_and_numbers_are_no_classes():
     message = r"100 different labels, such as.*Numbers are predicted with .*kind=number\.$"
     with pytest.raises(ConfigError, match=message):
         Classification().fit(numbers, {})
+
+
+def test_labels_and_tags_are_read_from_lists_of_json_and_a_listed_class_may_have_a_separator():
+    labels = ['["b", "c, d"]', '["b"]', "[]"]
+    several = [{"text": "a", "second": None, "label": label} for label in labels]
+    task = Classification(kind="multiple").fit(several, {})
+    assert task.labels == ("b", "c, d")
+    features = tables.records(task, several).features
+    assert [target.tolist() for _, target in features] == [[1, 1], [1, 0], [0, 0]]
+    tagged = {"tokens": '["New York", "now"]', "tags": '["LOC", "O"]'}
+    assert Tagging().fit([tagged], {}).labels == ("LOC", "O")
+    named = Classification(labels=("b", "b|c", "c"))
+    assert named.fit([{"text": "a", "label": label} for label in named.labels], {}) == named

@@ -5,6 +5,7 @@ import collections
 import contextlib
 import dataclasses
 import functools
+import json
 import math
 import re
 import unicodedata
@@ -49,6 +50,8 @@ NULLS = (
 )
 WHOLE = re.compile(r"-?\d{1,4000}")  # a number as the name of a class; Python reads no longer ones
 POINT_ZERO = re.compile(r"(-?\d+)\.0+")  # a whole number as pandas writes it beside missing ones
+# A list or an object that a text is, as JSON or as Python and numpy print it.
+CONTAINER = re.compile(r"\s*(\[\s*([\"'\d.\[{-].*)?\]|\{\s*([\"'].*)?\})\s*", re.DOTALL)
 MOST_LABELS = 8  # most labels that a message names
 ALIKE = "differ only in case, spaces, Unicode form or a final .0"
 FOLD = "--config.objective.fold_labels=True makes them one"
@@ -415,6 +418,25 @@ def index_of(value: object, labels: tuple[str, ...], where: str) -> int:
         f" {', '.join(labels[:MOST_LABELS])}{more}; correct it, add rows that have it (a single one"
         " may be held out), or name all labels in objective.labels."
     )
+
+
+def is_container(value: object) -> bool:
+    """Returns whether a value is a list or an object, or the text of one."""
+    if isinstance(value, str):
+        return CONTAINER.fullmatch(value) is not None
+    return isinstance(value, (list, tuple, dict))
+
+
+def parse_list(value: object) -> list | None:
+    """Returns the items of a list, or of a text that is a list of JSON; None for others."""
+    if isinstance(value, str) and is_container(value):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+    if isinstance(value, (list, tuple)):
+        return list(value)
+    return None
 
 
 def text_of(row: Row, role: str, number: int) -> str:
