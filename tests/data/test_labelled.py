@@ -198,3 +198,17 @@ def test_rows_are_predicted_where_the_cache_cannot_be_written(tmp_path, monkeypa
     for predicts in (True, False):
         records = open_rows(str(path), cfg, task, tokenizer.Bytes(), "encoder", predicts=predicts)
         assert len(records) == 2 and not records.table.is_stored
+
+
+def test_preferences_whose_conversations_have_the_prompt_are_split(tmp_path):
+    rows = []
+    for number in range(20):
+        row = {}
+        for side in ("chosen", "rejected"):
+            answer = {"role": "assistant", "content": side}
+            row[side] = [{"role": "user", "content": f"question {number}"}, answer]
+        rows.append(row)
+    _, records, _ = opened(tmp_path, Dpo(), rows, skeleton="decoder", length=96)
+    assert len(records["train"]) + len(records["eval"]) == 20 and len(records["eval"]) in range(
+        3, 9
+    )

@@ -98,6 +98,10 @@ LEARNED = {  # task -> (rows, message)
     ],
     Dpo(): [
         ([PREFERENCE | {"prompt": None}], "row 1: has no prompt"),
+        (
+            [PREFERENCE | {"rejected": [{"role": "model", "content": "a"}]}],
+            "row 1: rejected ends with a turn of 'model'",
+        ),
         ([PREFERENCE | {"chosen": 3}], "row 1: chosen=3 must be a text, or a list of"),
     ],
     TextToText(): [
@@ -106,7 +110,8 @@ LEARNED = {  # task -> (rows, message)
         ([{"source": "a", "target": "\ud800"}], "row 1: target is not valid Unicode"),
     ],
     Instruction(): [
-        ([{"response": "a"}], r"row 1:.*no messages.*column.*--config.data.columns"),
+        ([{"response": "a"}], "has 'response', where .* 'messages' or 'prompt'; name it with"),
+        ([{"response": "a"}, CHAT], "row 1: has no messages or prompt"),
         ([{"messages": [{"role": "user"}]}], "row 1: messages=.* must be a text, or a list of"),
         ([{"messages": "[{"}], r"row 1: messages.*JSON"),
         ([{"messages": "[\n {"}], r"row 1: messages.*JSON"),

@@ -81,6 +81,7 @@ class Task(Objective):
 
     Attributes:
       columns: the columns to read.
+      begins: optional roles, at least one of which a table must have.
       sample: rows for compiling without data.
       chunked: whether `encode` may be called with a part of the rows at a time, as it is for large
         tables; numbers of rows that it keeps must then count from `reader.first`. A class that
@@ -90,6 +91,7 @@ class Task(Objective):
     missing: tuple[str, ...] = NULLS  # texts and labels that count as missing, beside empty ones
 
     columns: ClassVar[tuple[Column, ...]] = ()
+    begins: ClassVar[tuple[str, ...]] = ()
     chunked: ClassVar[bool] = False
     sample: ClassVar[tuple[Row, ...]] = ()
     new_head = True
@@ -209,6 +211,14 @@ class Task(Objective):
         if counts:
             return (max(counts),)
         return (_longest(feature),)
+
+    def teaches(self, feature: Any) -> bool:
+        """Returns whether there is something to learn from an example, or only to predict."""
+        return True
+
+    def explain_untaught(self, rows: Iterable[Row]) -> str:
+        """Returns why `teaches` may be false of rows, and the way out."""
+        return ""
 
     def remarks(self, records: Mapping[str, TableRecords]) -> list[str]:
         """Describes suspicious values in both splits, such as one label in two spellings."""
