@@ -159,13 +159,14 @@ def _label_counts(data: Dataset) -> Rows:
             continue
         counts: collections.Counter[str] = collections.Counter()
         for number, row in enumerate(data.splits["train"].rows):
-            value = row[column.role]
-            labels = value if isinstance(value, (list, tuple)) else [value]
             if isinstance(data.task, Labelled) and data.task.labels:
-                labels = data.task.labels_in(row, number)
-            for label in labels:
-                if isinstance(label, (str, int)):
-                    counts[data.task.label_name(label)] += 1
+                for label in data.task.labels_in(row, number):
+                    counts[data.task.labels[data.task.index(label, column.role)]] += 1
+                continue
+            value = row[column.role]
+            for item in value if isinstance(value, (list, tuple)) else [value]:
+                if isinstance(item, (str, int)):
+                    counts[str(item)] += 1
         if not counts or len(counts) > max(MOST_LABELS, len(data.objective.class_names)):
             continue
         shares = []

@@ -65,7 +65,10 @@ class Table:
 
     def with_names(self, names: ClassNames) -> "Table":
         """Returns the table with the names of its classes."""
-        in_table = {column: names[column] for column in names if column in self.columns}
+        in_table = {}
+        for column in names:
+            if column in self.columns or column.partition(".")[0] in self.columns:
+                in_table[column] = names[column]
         return replace(self, names=in_table)
 
     def take(self, numbers: np.ndarray) -> "Table":

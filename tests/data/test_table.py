@@ -12,7 +12,7 @@ from pyarrow import parquet
 
 from flaxformer_lite.cli.predict import write_rows
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data import table
+from flaxformer_lite.data import columnar, table
 from flaxformer_lite.data.table import read_table
 
 ROWS = [
@@ -73,6 +73,22 @@ def test_arrow_parquet_and_folders_of_datasets(tmp_path):
     (saved / "dataset_dict.json").write_text('{"splits": ["train"]}')
     with pytest.raises(ConfigError, match=r"no split.*only train"):
         read_table(str(saved), "data.path", "eval")
+
+
+def test_names_of_classes_within_lists_and_objects():
+    tags = {"_type": "ClassLabel", "names": ["O", "B-PER"]}
+    features = {
+        "older": [tags],
+        "list": {"_type": "List", "feature": tags},
+        "feature": tags,
+        "object": {"label": tags, "text": {"_type": "Value"}},
+        "objects": {"_type": "Sequence", "feature": {"label": [tags]}},
+        "text": {"_type": "Value", "dtype": "string"},
+    }
+    due = dict.fromkeys(
+        ("older", "list", "feature", "object.label", "objects.label"), ("O", "B-PER")
+    )
+    assert columnar.named(features) == due
 
 
 def test_squads_own_file_has_a_row_per_question(tmp_path):

@@ -224,10 +224,6 @@ class Task(Objective):
         """Describes suspicious values in both splits, such as one label in two spellings."""
         return []
 
-    def label_name(self, value: object) -> str:
-        """Returns the name under which the run counts a label of a table."""
-        return str(value)
-
     def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
         """Turns the predictions for all examples, in order, into named values for each row."""
         raise ConfigError(f"{type(self).__name__}: has nothing to predict for a row.")
@@ -324,14 +320,6 @@ class Labelled(Task):
             if place is not None:
                 return place
         return index_of(value, self.labels, where)
-
-    def label_name(self, value: object) -> str:
-        name = str(value)
-        if self.fold_labels and name not in self.labels:
-            index = _folded(self.labels).get(fold(name))
-            if index is not None:
-                return self.labels[index]
-        return name
 
     def doubts(self, rows: Iterable[Row]) -> list[str]:
         found = dict.fromkeys(self.labels)
