@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from flaxformer_lite.cli.open_model import print_warnings
 from flaxformer_lite.cli.read_page import read_page
 from flaxformer_lite.cli.render_example import Renderer, parts_of
 from flaxformer_lite.cli.tables import make_console
@@ -47,7 +48,8 @@ def run(args: argparse.Namespace) -> None:
     cached = set(content_cache.local(cfg.data.cache).glob("tokens-*"))
     clock = time.monotonic()
     cfg = name_held_out(cfg)
-    data = open_dataset(cfg, "train", labels=warm_start.known_labels(cfg))
+    with print_warnings():
+        data = open_dataset(cfg, "train", labels=warm_start.known_labels(cfg))
     seconds = time.monotonic() - clock
     out = make_console()
     if args.what == "show":

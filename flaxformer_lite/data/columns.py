@@ -41,7 +41,9 @@ def columns_of(
     for role, column in roles.items():
         if predicts and column.predicted:
             continue
-        name = configured.get(role) or _conventional(read.columns, (role, *column.names))
+        name = _conventional(read.columns, (role, *column.names))
+        if role in configured:
+            name = _conventional(read.columns, (configured[role],)) or configured[role]
         if name in read.columns or str(name).partition(".")[0] in read.columns:
             columns[role] = str(name)
         elif role in configured:

@@ -19,7 +19,7 @@ from flaxformer_lite.storage import compressed, content_cache, hub
 from flaxformer_lite.storage.fetch import on_disk
 from flaxformer_lite.storage.stores import StorageError
 
-FORMAT = "4"  # increase when the rows that are read from a file, or their files, change
+FORMAT = "5"  # increase when the rows that are read from a file, or their files, change
 SMALL = 1 << 20  # bytes of files whose rows stay in memory
 NUMBERS = 1 << 16  # row numbers hashed at a time
 # names in a folder of splits
