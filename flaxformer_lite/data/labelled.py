@@ -174,7 +174,8 @@ def open_rows(
         if not predicts:
             read = _usable_rows(replace(cfg, cache=root or cfg.cache), task, read, "predict it")[0]
         rows = by_role(task, read, cfg.columns, predicts=predicts)
-        records = encode_rows(task, cfg, read, rows, chosen, skeleton, types, root=root)
+        with _all_doubts(task, {"eval": rows}):
+            records = encode_rows(task, cfg, read, rows, chosen, skeleton, types, root=root)
         if not predicts:
             _untaught(task, [records])
         return records

@@ -54,7 +54,7 @@ POINT_ZERO = re.compile(r"(-?\d+)\.0+")  # a whole number as pandas writes it be
 CONTAINER = re.compile(r"\s*(\[\s*([\"'\d.\[{-].*)?\]|\{\s*([\"'].*)?\})\s*", re.DOTALL)
 MOST_LABELS = 8  # most labels that a message names
 ALIKE = "differ only in case, spaces, Unicode form or a final .0"
-FOLD = "--config.objective.fold_labels=True makes them one"
+FOLD = "--config.objective.fold_labels=True (--fold_labels of evaluate) makes them one"
 
 
 class Column(NamedTuple):
@@ -322,14 +322,33 @@ class Labelled(Task):
         return index_of(value, self.labels, where)
 
     def doubts(self, rows: Iterable[Row]) -> list[str]:
-        found = dict.fromkeys(self.labels)
+        found: collections.Counter[str] = collections.Counter()
+        unknown: collections.Counter[str] = collections.Counter()
         for row in rows:
             with contextlib.suppress(ConfigError):
-                found |= dict.fromkeys(map(str, self.labels_in(row, 0)))
-        groups = self._alike(found)
-        if not groups:
-            return []
-        return [f"There are also labels that {ALIKE}: {'; '.join(groups)}; {FOLD}."]
+                for label in self.labels_in(row, 0):
+                    found[str(label)] += 1
+                    if self.labels and not self._is_known(label):
+                        unknown[str(label)] += 1
+        doubts = []
+        if unknown:
+            named = [
+                f"{quote_value(n)} ({count:,})" for n, count in unknown.most_common(MOST_LABELS)
+            ]
+            if len(unknown) > MOST_LABELS:
+                named.append("...")
+            doubts.append(f"{len(unknown):,} labels are in no training row: {', '.join(named)}.")
+        groups = self._alike({*self.labels, *found})
+        if groups:
+            doubts.append(f"There are also labels that {ALIKE}: {'; '.join(groups)}; {FOLD}.")
+        return doubts
+
+    def _is_known(self, label: object) -> bool:
+        try:
+            self.index(label, "")
+        except ConfigError:
+            return False
+        return True
 
     def remarks(self, records: Mapping[str, TableRecords]) -> list[str]:
         return [
