@@ -85,7 +85,12 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
     warmup = cfg.optimizer.warmup(cfg.train.steps)
     if warmup >= cfg.train.steps:
         rows.append(
-            ("note", f"warmup_steps={warmup} of {cfg.train.steps}: the peak is not reached")
+            (
+                "note",
+                f"the warmup of {warmup:,} steps is not over after {cfg.train.steps:,}, so the"
+                " learning rate does not reach its peak; --config.optimizer.warmup_share=0.1 warms"
+                " up for a tenth of any run",
+            )
         )
     rate = cfg.optimizer.learning_rate
     if cfg.model.adapter is not None and rate < ADAPTER_RATE:
