@@ -18,14 +18,15 @@ from flaxformer_lite.__main__ import main
 from flaxformer_lite.checkpoints.workdir import read_config
 from flaxformer_lite.config import ConfigError, TokenizerConfig
 from flaxformer_lite.data.pipeline import open_dataset
-from flaxformer_lite.model_details import load_labels
-from flaxformer_lite.models import bart, bert, gpt2, roberta
+from flaxformer_lite.model_details import load_labels, load_tokenizer
+from flaxformer_lite.models import bart, bert, build_model, gpt2, roberta
 from flaxformer_lite.objectives.sums import weight_sums
 from flaxformer_lite.objectives.tables.classification import Classification
 from flaxformer_lite.objectives.tables.tagging import Tagging
+from flaxformer_lite.pretrained.save import TrainedInputs, write_companions
 from flaxformer_lite.runs.evaluate_file import open_file, open_trained
 from flaxformer_lite.runs.start.adopt import read_experiment
-from flaxformer_lite.text import tokenizer_training
+from flaxformer_lite.text import tokenizer, tokenizer_training
 from flaxformer_lite.text.special_tokens import Frame
 from tests.objectives import learned, tables
 
@@ -223,11 +224,24 @@ def test_published_weights_predict_the_same_and_say_their_labels(trained, tmp_pa
     config = json.loads((tmp_path / "published" / "config.json").read_text())
     assert config["id2label"] == {"0": "bad", "1": "good"}
     assert config["problem_type"] == "single_label_classification"
+    card = (tmp_path / "published" / "README.md").read_text()
+    assert 'pipeline("text-classification", "published")' in card
+    assert "| class | precision | recall | F1 | support |\n|---|---|---|---|---|\n| `bad` |" in card
     outs = []
     for model in (trained / "run", tmp_path / "published"):
         one = open_trained(model, length=24)
         outs.append(one.evaluate(open_file(one, str(trained / "test.csv")))[1]["logits"])
     np.testing.assert_allclose(*outs, atol=1e-6)
+
+
+def test_a_published_tokenizer_cuts_texts_as_the_run_did(tmp_path):
+    words = TokenizerConfig(name="words", vocab_size=128)
+    folder = tmp_path / "tokenizer"
+    tokenizer_training.train(words, ["a lovely day"] * 9).save(folder)
+    model = build_model(bert.config("tiny", head="sequence_classification", vocab_size=128))
+    trained = TrainedInputs(tokenizer.load(folder), length=24, labels=("bad", "good"))
+    write_companions(tmp_path, model, like=trained)
+    assert load_tokenizer(tmp_path).max_length == 24
 
 
 def test_predictions_ignore_what_stands_where_the_label_is_to_be(trained, tmp_path, capsys):
