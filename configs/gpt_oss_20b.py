@@ -2,8 +2,8 @@
 of 64 chips.
 
     flaxformer_lite plan --config=gpt_oss_20b --topology=v5p:4x4x4
-    flaxformer_lite train --config=gpt_oss_20b --workdir=/shared/runs/gpt_oss_20b
-    --config.data.path=FOLDER
+    flaxformer_lite train --config=gpt_oss_20b --workdir=/shared/runs/gpt_oss_20b \
+        --config.data.path=FOLDER
 
 The card does not tell how it was trained; rates are those of mixtral_8x7b.
 """

@@ -1,8 +1,8 @@
 """Llama 2 7B: Touvron et al. (2023), table 1 and section 2.2. The mesh is for v5e:16x16, 256 chips.
 
     flaxformer_lite plan --config=llama_7b --topology=v5e:16x16
-    flaxformer_lite train --config=llama_7b --workdir=/shared/runs/llama_7b
-    --config.data.path=FOLDER
+    flaxformer_lite train --config=llama_7b --workdir=/shared/runs/llama_7b \
+        --config.data.path=FOLDER
 
 The paper: sequences of 4096 (here 2048, as in the first Llama), 4M tokens a step, peak 3e-4, cosine
   to a tenth, 2000

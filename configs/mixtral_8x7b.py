@@ -1,8 +1,8 @@
 """Mixtral 8x7B: Jiang et al. (2024), table 1. The mesh is for v5p of 256 chips.
 
     flaxformer_lite plan --config=mixtral_8x7b --topology=v5p:8x8x4
-    flaxformer_lite train --config=mixtral_8x7b --workdir=/shared/runs/mixtral_8x7b
-    --config.data.path=FOLDER
+    flaxformer_lite train --config=mixtral_8x7b --workdir=/shared/runs/mixtral_8x7b \
+        --config.data.path=FOLDER
 
 The paper does not tell how it was trained; rates and batch are those of llama_70b.
 """

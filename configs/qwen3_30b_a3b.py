@@ -1,8 +1,8 @@
 """Qwen3 30B-A3B: Yang et al. (2025), table 2. The mesh is for v5p of 256 chips.
 
     flaxformer_lite plan --config=qwen3_30b_a3b --topology=v5p:8x8x4
-    flaxformer_lite train --config=qwen3_30b_a3b --workdir=/shared/runs/qwen3_30b_a3b
-    --config.data.path=FOLDER
+    flaxformer_lite train --config=qwen3_30b_a3b --workdir=/shared/runs/qwen3_30b_a3b \
+        --config.data.path=FOLDER
 
 The paper tells no rates; they are those of mixtral_8x7b, as is the batch.
 """

@@ -1,7 +1,7 @@
 """The original Transformer, base: Vaswani et al. (2017), table 3 and section 5, on pairs of texts.
 
-    flaxformer_lite train --config=transformer_base --workdir=runs/translate
-    --config.data.path=pairs.jsonl
+    flaxformer_lite train --config=transformer_base --workdir=runs/translate \
+        --config.data.path=pairs.jsonl
 
 Each line of the file is {"source": "...", "target": "..."}; with no file, documented Python
 functions and their docstrings. The paper: 100k steps of 25k source and target tokens, Adam with b2

@@ -3,10 +3,11 @@
 #
 #     launch/tpu_vm.sh [--dry-run] NAME FLAGS...
 #
-# as in `launch/tpu_vm.sh xl --config=gpt2_xl --config.mesh.fsdp=16 --workdir=gs://BUCKET/xl`. Creates the slice NAME as a
-# queued resource, waits for it, installs the package, runs `flaxformer_lite train FLAGS` on all its workers, and starts over
-# while the slice is preempted or its run stopped by SIGTERM; in the end, and on ctrl-C, deletes it. The run does not depend on
-# this script's connection: one that is lost is made again. --dry-run prints the commands and runs none.
+# as in `launch/tpu_vm.sh xl --config=gpt2_xl --config.mesh.fsdp=16 --config.data.path=gs://BUCKET/text --workdir=gs://BUCKET/xl`.
+# Creates the slice NAME as a queued resource, waits for it, installs the package, runs `flaxformer_lite train FLAGS` on all its
+# workers, and starts over while the slice is preempted or its run stopped by SIGTERM; in the end, and on ctrl-C, deletes it.
+# What the workers of a run that failed have printed is first written to NAME.log here. The run does not depend on this script's
+# connection: one that is lost is made again. --dry-run prints the commands and runs none.
 #
 # Variables: ZONE, TYPE (gcloud compute tpus accelerator-types list), VERSION (of the VM's software), SPOT (empty: on demand),
 # PAUSE (seconds between looks at the slice's state).
@@ -79,7 +80,11 @@ while true; do
   if [ $code = 0 ]; then exit; fi
   sleep "$pause"
   # the run itself failed, as its output says; one that was stopped has saved, though its slice may still be ACTIVE
-  if [ $code != $stopped ] && [ "$(state)" = ACTIVE ]; then exit 1; fi
+  if [ $code != $stopped ] && [ "$(state)" = ACTIVE ]; then
+    on_all 'cd; sed "s/^/$(hostname): /" run.log' > "$name.log" || true
+    echo "tpu_vm.sh: the run has failed; $name.log has what its workers printed" >&2
+    exit 1
+  fi
   delete
   trap - EXIT
 done

@@ -136,8 +136,16 @@ class _Pages:
             fail(error, BAD_INPUT)
         add_sections(page, given)
         # A run has either steps or epochs: the one on the command line replaces the page's other.
-        # "0" and "0.0" ask for neither, and so leave the page's.
+        lengths = {name: given[name] for name in ("train.steps", "train.epochs") if name in given}
+        if lengths and not any(value.strip("0.") for value in lengths.values()):
+            name, value = next(iter(lengths.items()))
+            fail(
+                f"--config.{name}={value}: a run takes one step or more; evaluate measures a model"
+                " as it is.",
+                BAD_INPUT,
+            )
         for field, other in (("epochs", "steps"), ("steps", "epochs")):
+            # "0" and "0.0" ask for the other.
             if given.get(f"train.{field}", "0").strip("0.") and other in page.get("train", {}):
                 page.train[other] = 0
         optimizer = page.get("optimizer", {})

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from flaxformer_lite.cli.open_model import print_warnings
 from flaxformer_lite.cli.read_page import read_page
 from flaxformer_lite.cli.render_example import Renderer, parts_of
 from flaxformer_lite.cli.tables import make_console
@@ -24,6 +25,7 @@ from flaxformer_lite.data.pipeline import Dataset, name_held_out, open_dataset
 from flaxformer_lite.data.stored_features import StoredFeatures
 from flaxformer_lite.files.read import escape_controls
 from flaxformer_lite.models import build_model
+from flaxformer_lite.objectives.tables.task import Labelled
 from flaxformer_lite.runs import packing
 from flaxformer_lite.runs.start import warm_start
 from flaxformer_lite.sharding.activations import MESH_AXES
@@ -46,7 +48,8 @@ def run(args: argparse.Namespace) -> None:
     cached = set(content_cache.local(cfg.data.cache).glob("tokens-*"))
     clock = time.monotonic()
     cfg = name_held_out(cfg)
-    data = open_dataset(cfg, "train", labels=warm_start.known_labels(cfg))
+    with print_warnings():
+        data = open_dataset(cfg, "train", labels=warm_start.known_labels(cfg))
     seconds = time.monotonic() - clock
     out = make_console()
     if args.what == "show":
@@ -157,12 +160,15 @@ def _label_counts(data: Dataset) -> Rows:
         if not column.predicted:
             continue
         counts: collections.Counter[str] = collections.Counter()
-        for row in data.splits["train"].rows:
+        for number, row in enumerate(data.splits["train"].rows):
+            if isinstance(data.task, Labelled) and data.task.labels:
+                for label in data.task.labels_in(row, number):
+                    counts[data.task.labels[data.task.index(label, column.role)]] += 1
+                continue
             value = row[column.role]
-            labels = value if isinstance(value, (list, tuple)) else [value]
-            for label in labels:
-                if isinstance(label, (str, int)):
-                    counts[data.task.label_name(label)] += 1
+            for item in value if isinstance(value, (list, tuple)) else [value]:
+                if isinstance(item, (str, int)):
+                    counts[str(item)] += 1
         if not counts or len(counts) > max(MOST_LABELS, len(data.objective.class_names)):
             continue
         shares = []

@@ -1,6 +1,7 @@
 """Metrics of a model on held-out data, beside a trivial baseline."""
 
 import argparse
+import dataclasses
 import json
 
 import numpy as np
@@ -14,14 +15,18 @@ from flaxformer_lite.data.retrieval import is_beir
 from flaxformer_lite.files.read import Json, quote_name
 from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.objectives.tables.breakdown import Breakdown, cell_text
-from flaxformer_lite.runs.evaluate_file import open_file, open_trained
+from flaxformer_lite.objectives.tables.task import Labelled
+from flaxformer_lite.runs.evaluate_file import Trained, open_file, open_trained
 
 ROWS = 30  # most rows of a table on the terminal
 
 
 def run(args: argparse.Namespace) -> None:
     """Prints a table or a JSON object."""
-    if args.retrieval or is_beir(args.data) or retrieve.searches_only(args.model):
+    searches = args.retrieval or is_beir(args.data) or retrieve.searches_only(args.model)
+    if searches:
+        if args.fold_labels:
+            raise ConfigError("--fold_labels: retrieval has no labels; leave it out.")
         retrieve.evaluate(args)
         return
     if args.query_prompt is not None or args.document_prompt is not None:
@@ -38,6 +43,8 @@ def run(args: argparse.Namespace) -> None:
             allow_plugins=args.allow_plugins,
             **options_of(args),
         )
+        if args.fold_labels:
+            trained = _with_folded_labels(trained)
         data = open_file(trained, args.data)
         objective = data.objective
         if args.output and not objective.reads_tables:
@@ -82,6 +89,14 @@ def run(args: argparse.Namespace) -> None:
         )
     for table in breakdown:
         show(table)
+
+
+def _with_folded_labels(trained: Trained) -> Trained:
+    objective = trained.cfg.objective
+    if not isinstance(objective, Labelled):
+        raise ConfigError(f"--fold_labels: {plugin_name(objective)} has no labels; leave it out.")
+    folding = dataclasses.replace(objective, fold_labels=True)
+    return trained._replace(cfg=dataclasses.replace(trained.cfg, objective=folding))
 
 
 def show(table: Breakdown) -> None:

@@ -191,22 +191,40 @@ def class_names(content: Content, where: str) -> dict[str, tuple[str, ...]]:
         else:
             schema = _opened(arrow, source).schema
     kept = (schema.metadata or {}).get(b"huggingface")
-    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return named(json.loads(kept)["info"]["features"]) if kept else {}
     return {}
 
 
 def named(features: object) -> dict[str, tuple[str, ...]]:
-    """Returns the names of the classes of each column, from the features of `datasets`."""
+    """Returns the names of the classes of each column, from the features of `datasets`.
+
+    Those of a key of a column's objects stand under `column.key`.
+    """
     names: dict[str, tuple[str, ...]] = {}
     if not isinstance(features, dict):
         return names
     for column, feature in features.items():
-        if isinstance(feature, dict):
-            feature = feature.get("feature", feature)  # of the items, if it is a list
-        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
+        feature = _of_items(feature)
+        if not isinstance(feature, dict):
+            continue
+        if feature.get("_type") == "ClassLabel":
             names[column] = tuple(map(str, feature.get("names") or ()))
+            continue
+        for key, inner in named(feature).items():
+            names[f"{column}.{key}"] = inner
     return names
+
+
+def _of_items(feature: object) -> object:
+    """Returns the feature of a list's items, which older versions of `datasets` put in a list."""
+    while True:
+        if isinstance(feature, list) and len(feature) == 1:
+            feature = feature[0]
+        elif isinstance(feature, dict) and {"_type", "feature"} <= feature.keys():
+            feature = feature["feature"]
+        else:
+            return feature
 
 
 @contextlib.contextmanager

@@ -41,7 +41,9 @@ def columns_of(
     for role, column in roles.items():
         if predicts and column.predicted:
             continue
-        name = configured.get(role) or _conventional(read.columns, (role, *column.names))
+        name = _conventional(read.columns, (role, *column.names))
+        if role in configured:
+            name = _conventional(read.columns, (configured[role],)) or configured[role]
         if name in read.columns or str(name).partition(".")[0] in read.columns:
             columns[role] = str(name)
         elif role in configured:
@@ -50,10 +52,16 @@ def columns_of(
             )
         elif not column.optional:
             lacking.append(role)
+    flag = "--config.data.columns"
+    if read.where.startswith("--data="):
+        flag = "--columns"
+    if objective.begins and columns.keys().isdisjoint(objective.begins):
+        raise ConfigError(
+            f"{read.where}: {has}, where {plugin_name(objective)} needs a column for"
+            f" {' or '.join(map(repr, objective.begins))}; name it with"
+            f" {flag}={objective.begins[-1]}=NAME, and that of what is to be learned with it."
+        )
     if lacking:
-        flag = "--config.data.columns"
-        if read.where.startswith("--data="):
-            flag = "--columns"
         what = "a column for"
         them = "it"
         if len(lacking) > 1:

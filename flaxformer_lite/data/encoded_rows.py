@@ -65,6 +65,7 @@ class LabelledRecords:
     sizes: np.ndarray = field(default_factory=lambda: np.zeros((0, 1), np.int32))
     cut: int = 0  # examples that lost tokens, as they were too long
     dropped: int = 0  # rows without an example
+    untaught: int = 0  # examples from which nothing is learned
     first: int = 0  # the number of the first row that `encode` gets
     variables: Json = field(default_factory=dict)  # of chat templates
     known: dict[str, Any] = field(default_factory=dict)  # what `has` and `number` remember
@@ -196,6 +197,7 @@ def _encoded(objective: Task, reader: LabelledRecords, rows: slice) -> LabelledR
         sizes=_sizes(objective, features),
         cut=sum(any(tokens_cut(feature)) for feature in features),
         dropped=sum(not examples for examples in made),
+        untaught=sum(not objective.teaches(feature) for feature in features),
     )
 
 
@@ -207,7 +209,7 @@ def _encoded_in_files(objective: Task, reader: LabelledRecords, root: str) -> La
         step = min(CHUNK, reader.rows.chunk)
 
     def write(folder: Path) -> None:
-        counts = {"cut": 0, "dropped": 0}
+        counts = {"cut": 0, "dropped": 0, "untaught": 0}
         with (
             (folder / "row_of").open("wb") as row_of,
             (folder / "sizes").open("wb") as sizes,
@@ -221,6 +223,7 @@ def _encoded_in_files(objective: Task, reader: LabelledRecords, root: str) -> La
                 features.add(part.features)
                 counts["cut"] += part.cut
                 counts["dropped"] += part.dropped
+                counts["untaught"] += part.untaught
                 advance(min(step, total - first))
         (folder / "encoded.json").write_text(json.dumps(counts))
 

@@ -5,7 +5,7 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,6 +41,7 @@ from flaxformer_lite.text.tokenizer import Tokenizer
 
 DROP = "leave such rows out with --config.data.drop_incomplete=True"
 NAMED = 12  # most labels that the start of a run prints
+EXPLAINED = 1 << 12  # rows that say why nothing is learned from some
 MOST_DROPPED = 5  # dropped rows that it names
 SAMPLED = 1 << 12  # number of rows by which the characters of a table are estimated
 
@@ -86,6 +87,7 @@ def open_labelled(
                 objective, cfg, tables[name], rows[name], chosen, skeleton, types, root=cfg.cache
             )
     remarks += objective.remarks(records)
+    remarks += _untaught(objective, records.values())
     described = _described(objective, cfg, names, records)
     described += [("warning", remark) for remark in remarks]
     train = records["train"]
@@ -172,7 +174,11 @@ def open_rows(
         if not predicts:
             read = _usable_rows(replace(cfg, cache=root or cfg.cache), task, read, "predict it")[0]
         rows = by_role(task, read, cfg.columns, predicts=predicts)
-        return encode_rows(task, cfg, read, rows, chosen, skeleton, types, root=root)
+        with _all_doubts(task, {"eval": rows}):
+            records = encode_rows(task, cfg, read, rows, chosen, skeleton, types, root=root)
+        if not predicts:
+            _untaught(task, [records])
+        return records
 
     try:
         # In the cache of this machine, as other hosts have no use for the rows.
@@ -273,6 +279,19 @@ def _texts(value: object) -> Iterator[str]:
     elif isinstance(value, (list, tuple, itertools.islice)):
         for inner in value:
             yield from _texts(inner)
+
+
+def _untaught(objective: Task, parts: Collection[LabelledRecords]) -> list[str]:
+    """Describes examples from which nothing is learned; rejects a table that has no others."""
+    remarks = []
+    for part in parts:
+        if part.untaught:
+            why = objective.explain_untaught(itertools.islice(part.rows, EXPLAINED))
+            count = sum(records.untaught for records in parts)
+            remarks = [f"nothing is learned from {count:,} rows: {why}"]
+        if part.untaught == len(part):
+            raise ConfigError(f"{part.table.where}: nothing is learned from any row: {why}.")
+    return remarks
 
 
 def _dropped_rows(records: LabelledRecords) -> str:

@@ -4,8 +4,10 @@ import contextlib
 import csv
 import itertools
 import json
+import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import columnar, stored, text_encoding
@@ -15,8 +17,11 @@ from flaxformer_lite.storage import compressed
 from flaxformer_lite.storage.compressed import File
 from flaxformer_lite.storage.remote import RemoteFile
 
+LOG = logging.getLogger("flaxformer_lite")
 LARGEST = 1 << 31  # most bytes of a .json file, which is read in one piece
 MOST_CHARACTERS = 1 << 24  # of one field of csv
+# Excel's first line, which names the separator.
+NAMED_SEPARATOR = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)
 Rows = Iterable[stored.TableRow]
 Reader = Callable[[File, str], Rows]  # of a file, with what to name in errors
 
@@ -56,30 +61,92 @@ def columnar_content(path: File, where: str) -> Iterator[columnar.Content]:
 
 
 def _delimited(usual: str) -> Reader:
-    return lambda path, where: _cells(text_encoding.lines(path, where, ""), where, usual)
+    def read(path: File, where: str) -> Rows:
+        form = _form_of(path, where, usual)
+        if form.unquoted:
+            LOG.warning("%s: quotes are read as text, as %s.", where, form.unquoted)
+        return _cells(path, where, form)
+
+    return read
 
 
-def _cells(text: Iterator[str], where: str, usual: str) -> Rows:
-    """Yields the rows of csv or tsv.
+class _Form(NamedTuple):
+    """How a text file separates values.
+
+    `unquoted` says why quotes at the beginning of values are text; empty: they are not.
+    """
+
+    separator: str
+    lines_before: int  # the header: none, or the line in which Excel names the separator
+    unquoted: str = ""
+
+
+def _form_of(path: File, where: str, usual: str) -> _Form:
+    """Returns the form of a file.
+
+    Values of csv may be in quotes. Those of a file of tabs are in quotes, as Excel and pandas write
+    them, if each quote that begins a value is closed at its end; otherwise, as in GLUE's files,
+    they are texts that may begin with a lone quote.
 
     Args:
-      text: its lines.
+      path: the file.
       where: the field and value to name in errors.
       usual: the separator, unless the first line lacks it and has a semicolon or tab.
+    """
+    text = text_encoding.lines(path, where, "")
+    first = next(text, "")
+    named = NAMED_SEPARATOR.fullmatch(first)
+    if named:
+        return _Form(named[1], 1)
+    separator = next((s for s in (usual, ";", "\t") if s in first), usual)
+    form = _Form(separator, 0)
+    if usual == "," or '"' in first:
+        return form
+    opening = re.compile(rf'(?:^|{separator})"')
+    opened = 0  # the last line in which a quote begins a value
+
+    def watched() -> Iterator[str]:
+        nonlocal opened
+        for number, line in enumerate(itertools.chain([first], text), start=1):
+            if '"' in line and opening.search(line):
+                opened = number
+            yield line
+
+    lines = _reader(watched(), form)
+    is_sound = True
+    try:
+        count = len(next(lines, []))
+        for values in lines:
+            # A quote may be closed by that of another value.
+            joins = any("\n" in value and separator in value for value in values)
+            is_sound = len(values) in (0, count) and not joins
+            if not is_sound:
+                break
+    except csv.Error:
+        is_sound = False
+    if is_sound or not opened:
+        return form
+    return form._replace(
+        unquoted=f"one that begins a value is not closed at its end (line {opened})"
+    )
+
+
+def _reader(lines: Iterable[str], form: _Form) -> "csv.Reader":
+    quoting: Literal[0, 3] = csv.QUOTE_NONE if form.unquoted else csv.QUOTE_MINIMAL
+    # Python's own limit, 131,072 characters, is less than a long text.
+    csv.field_size_limit(MOST_CHARACTERS)
+    return csv.reader(lines, delimiter=form.separator, quoting=quoting, strict=True)
+
+
+def _cells(path: File, where: str, form: _Form) -> Rows:
+    """Yields the rows of csv or tsv.
 
     Raises:
       ConfigError: a line has a different number of values from the first, or cannot be read; names
         the line.
     """
-    first = next(text, "")
-    separator = next((s for s in (usual, ";", "\t") if s in first), usual)
-    quoted = usual == "," or '"' in first  # else as GLUE's tsv, with lone quotes
-    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
-    # Python's own limit, 131,072 characters, is less than a long text.
-    csv.field_size_limit(MOST_CHARACTERS)
-    lines = csv.reader(
-        itertools.chain([first], text), delimiter=separator, quoting=quoting, strict=True
-    )
+    text = text_encoding.lines(path, where, "")
+    lines = _reader(itertools.islice(text, form.lines_before, None), form)
     begins = 1
     try:
         header = next(lines, [])
@@ -93,16 +160,20 @@ def _cells(text: Iterator[str], where: str, usual: str) -> Rows:
             if not values:
                 continue
             if len(values) != len(header):
+                quotes = f" Quotes are read as text, as {form.unquoted}." if form.unquoted else ""
                 raise ConfigError(
-                    f"{where}:{lines.line_num}: {len(values)} values, but the first line names"
-                    f" {len(header)} columns."
+                    f"{where}:{lines.line_num + form.lines_before}: {len(values)} values, but the"
+                    f" first line names {len(header)} columns.{quotes}"
                 )
             yield dict(zip(header, values, strict=True))
     except csv.Error as error:
         begun = ""
         if begins < lines.line_num:
+            begins += form.lines_before
             begun = f" The row begins in line {begins}; is a quote in it not closed?"
-        raise ConfigError(f"{where}:{lines.line_num}: cannot be read ({error}).{begun}") from None
+        raise ConfigError(
+            f"{where}:{lines.line_num + form.lines_before}: cannot be read ({error}).{begun}"
+        ) from None
 
 
 def _conll(universal: bool) -> Reader:

@@ -219,6 +219,9 @@ def _documents(rows: Sequence[RoleRow], inputs: Sequence[Column]) -> list[str]:
                 values.append(as_text(value))
             elif not column.later:
                 values.append("null")
+        if all(row[column.role] is None for column in inputs):
+            # Conversations of preferences have their prompt in what is predicted.
+            values = [as_text(value) for value in row.values()]
         documents.append(f"[{', '.join(values)}]")
     return documents
 

@@ -19,7 +19,7 @@ from flaxformer_lite.storage import compressed, content_cache, hub
 from flaxformer_lite.storage.fetch import on_disk
 from flaxformer_lite.storage.stores import StorageError
 
-FORMAT = "4"  # increase when the rows that are read from a file, or their files, change
+FORMAT = "5"  # increase when the rows that are read from a file, or their files, change
 SMALL = 1 << 20  # bytes of files whose rows stay in memory
 NUMBERS = 1 << 16  # row numbers hashed at a time
 # names in a folder of splits
@@ -65,7 +65,10 @@ class Table:
 
     def with_names(self, names: ClassNames) -> "Table":
         """Returns the table with the names of its classes."""
-        in_table = {column: names[column] for column in names if column in self.columns}
+        in_table = {}
+        for column in names:
+            if column in self.columns or column.partition(".")[0] in self.columns:
+                in_table[column] = names[column]
         return replace(self, names=in_table)
 
     def take(self, numbers: np.ndarray) -> "Table":

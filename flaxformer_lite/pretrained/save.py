@@ -56,6 +56,8 @@ COMPANIONS = (
     "chat_template.jinja",
     "generation_config.json",
 )
+# The tasks of these cut a text at data.length, and so shall who reads the published folder.
+CUT_HEADS = ("sequence_classification", "token_classification")
 DECIDED_HERE = {
     "architectures",
     "model_type",
@@ -168,7 +170,7 @@ def _write_trained(folder: Path, model: nn.Module, like: TrainedInputs) -> Json:
     if like.sentence_layers:
         write_sentence_layers(folder, like.sentence_layers, width=cfg.d_model)
     limit = None
-    if "sentence_transformers" in like.fields:  # a cross-encoder, which cuts pairs by default
+    if cfg.head in CUT_HEADS:  # as the run cut them
         limit = like.length
     fields = publish_tokenizer(like.tokenizer, model, folder, like.chat_template, limit)
     if cfg.num_labels == max(1, len(like.labels)):

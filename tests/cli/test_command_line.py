@@ -92,6 +92,7 @@ BEGUN = f"{CONFIG} {X}"
         (f"{BEGUN} --config.model.position=rope", "set one of them, like --config.model.position."),
         (f"{BEGUN} --config.optimizer.name=adm", "optimizers: no 'adm'; did you mean 'adamw'?"),
         (f"{BEGUN} --config.model.num_heads=3", " model.d_model=128, model.num_heads=3: the width"),
+        (f"{BEGUN} --config.train.steps=0", "train.steps=0: a run takes one step or more"),
         (f"{BEGUN} --config.seed=-1", " seed=-1: must not be negative"),
         (
             f"{BEGUN} --config.data.path=hf://user/text",

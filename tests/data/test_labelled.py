@@ -163,11 +163,11 @@ def test_a_task_that_wants_all_rows_at_once_gets_them(tmp_path, monkeypatch):
 
 def test_the_same_bytes_are_other_rows_where_another_suffix_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(table, "SMALL", 0)
-    lines = [f'"text {number}"\t{"ab"[number % 2]}\n' for number in range(40)]
+    lines = [f"tab {n}\t{'ab'[n % 2]}\t-,comma {n},{'ab'[n % 2]},-\n" for n in range(40)]
     options = {"eval_fraction": 0.3, "tokenizer": TokenizerConfig(name="bytes")}
-    for suffix, due in ((".tsv", '"text'), (".csv", "text")):
+    for suffix, due in ((".tsv", "tab"), (".csv", "comma")):
         path = tmp_path / f"rows{suffix}"
-        path.write_text("text\tlabel\n" + "".join(lines))
+        path.write_text("text\tlabel\t-,text,label,-\n" + "".join(lines))
         cfg = DataConfig(path=str(path), cache=str(tmp_path / "cache"), **options)
         train = open_labelled(cfg, Classification(), "encoder")[1]["train"]
         assert train.rows[0]["text"].startswith(due)
@@ -198,3 +198,17 @@ def test_rows_are_predicted_where_the_cache_cannot_be_written(tmp_path, monkeypa
     for predicts in (True, False):
         records = open_rows(str(path), cfg, task, tokenizer.Bytes(), "encoder", predicts=predicts)
         assert len(records) == 2 and not records.table.is_stored
+
+
+def test_preferences_whose_conversations_have_the_prompt_are_split(tmp_path):
+    rows = []
+    for number in range(20):
+        row = {}
+        for side in ("chosen", "rejected"):
+            answer = {"role": "assistant", "content": side}
+            row[side] = [{"role": "user", "content": f"question {number}"}, answer]
+        rows.append(row)
+    _, records, _ = opened(tmp_path, Dpo(), rows, skeleton="decoder", length=96)
+    assert len(records["train"]) + len(records["eval"]) == 20 and len(records["eval"]) in range(
+        3, 9
+    )

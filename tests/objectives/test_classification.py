@@ -1,6 +1,7 @@
 """Classification: its loss and metrics by hand, and runs from a table to published weights through
 the doors of users."""
 
+import collections
 import csv
 import dataclasses
 import json
@@ -17,13 +18,15 @@ from flaxformer_lite.__main__ import main
 from flaxformer_lite.checkpoints.workdir import read_config
 from flaxformer_lite.config import ConfigError, TokenizerConfig
 from flaxformer_lite.data.pipeline import open_dataset
-from flaxformer_lite.model_details import load_labels
-from flaxformer_lite.models import bart, bert, gpt2, roberta
+from flaxformer_lite.model_details import load_labels, load_tokenizer
+from flaxformer_lite.models import bart, bert, build_model, gpt2, roberta
 from flaxformer_lite.objectives.sums import weight_sums
 from flaxformer_lite.objectives.tables.classification import Classification
+from flaxformer_lite.objectives.tables.tagging import Tagging
+from flaxformer_lite.pretrained.save import TrainedInputs, write_companions
 from flaxformer_lite.runs.evaluate_file import open_file, open_trained
 from flaxformer_lite.runs.start.adopt import read_experiment
-from flaxformer_lite.text import tokenizer_training
+from flaxformer_lite.text import tokenizer, tokenizer_training
 from flaxformer_lite.text.special_tokens import Frame
 from tests.objectives import learned, tables
 
@@ -170,6 +173,22 @@ def test_the_baseline_of_evaluate_is_fitted_to_the_training_rows(trained, tmp_pa
     assert "no baseline: it is fitted to training rows" in said and "majority" not in said
 
 
+def test_evaluate_names_all_unknown_labels_and_folds_spellings(trained, capsys, tmp_path):
+    spelled = [row | {"class": row["class"].upper()} for row in rows(12, seed=5)]
+    upper = write(tmp_path / "upper.csv", spelled)
+    with pytest.raises(SystemExit):
+        command("evaluate", "--model", trained / "run", "--data", upper)
+    said = capsys.readouterr().err
+    counts = collections.Counter(row["class"] for row in spelled)
+    named = ", ".join(f"{name!r} ({count})" for name, count in counts.most_common())
+    assert f"2 labels are in no training row: {named}." in said and "--fold_labels" in said
+    command("evaluate", "--model", trained / "run", "--data", upper, "--fold_labels", "--json")
+    told = json.loads(capsys.readouterr().out)
+    assert told == evaluated(
+        capsys, trained / "run", write(tmp_path / "plain.csv", rows(12, seed=5))
+    )
+
+
 def test_evaluate_and_predict(trained, capsys, tmp_path, monkeypatch):
     told = evaluated(capsys, trained / "run", trained / "test.csv")
     assert told["accuracy"] > 0.9 and told["examples"] == 40
@@ -205,11 +224,24 @@ def test_published_weights_predict_the_same_and_say_their_labels(trained, tmp_pa
     config = json.loads((tmp_path / "published" / "config.json").read_text())
     assert config["id2label"] == {"0": "bad", "1": "good"}
     assert config["problem_type"] == "single_label_classification"
+    card = (tmp_path / "published" / "README.md").read_text()
+    assert 'pipeline("text-classification", "published")' in card
+    assert "| class | precision | recall | F1 | support |\n|---|---|---|---|---|\n| `bad` |" in card
     outs = []
     for model in (trained / "run", tmp_path / "published"):
         one = open_trained(model, length=24)
         outs.append(one.evaluate(open_file(one, str(trained / "test.csv")))[1]["logits"])
     np.testing.assert_allclose(*outs, atol=1e-6)
+
+
+def test_a_published_tokenizer_cuts_texts_as_the_run_did(tmp_path):
+    words = TokenizerConfig(name="words", vocab_size=128)
+    folder = tmp_path / "tokenizer"
+    tokenizer_training.train(words, ["a lovely day"] * 9).save(folder)
+    model = build_model(bert.config("tiny", head="sequence_classification", vocab_size=128))
+    trained = TrainedInputs(tokenizer.load(folder), length=24, labels=("bad", "good"))
+    write_companions(tmp_path, model, like=trained)
+    assert load_tokenizer(tmp_path).max_length == 24
 
 
 def test_predictions_ignore_what_stands_where_the_label_is_to_be(trained, tmp_path, capsys):
@@ -373,3 +405,16 @@ def test_free_text_and_numbers_are_no_classes():
     message = r"100 different labels, such as.*Numbers are predicted with .*kind=number\.$"
     with pytest.raises(ConfigError, match=message):
         Classification().fit(numbers, {})
+
+
+def test_labels_and_tags_are_read_from_lists_of_json_and_a_listed_class_may_have_a_separator():
+    labels = ['["b", "c, d"]', '["b"]', "[]"]
+    several = [{"text": "a", "second": None, "label": label} for label in labels]
+    task = Classification(kind="multiple").fit(several, {})
+    assert task.labels == ("b", "c, d")
+    features = tables.records(task, several).features
+    assert [target.tolist() for _, target in features] == [[1, 1], [1, 0], [0, 0]]
+    tagged = {"tokens": '["New York", "now"]', "tags": '["LOC", "O"]'}
+    assert Tagging().fit([tagged], {}).labels == ("LOC", "O")
+    named = Classification(labels=("b", "b|c", "c"))
+    assert named.fit([{"text": "a", "label": label} for label in named.labels], {}) == named

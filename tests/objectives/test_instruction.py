@@ -83,6 +83,23 @@ def test_every_answer_is_learned_to_the_token_that_ends_its_turn_and_nothing_els
     assert " ".join(marked(Instruction(template=CHATML), turns, words)[:-1]) == due
 
 
+def test_turns_of_sharegpt_are_read_and_rows_that_teach_nothing_are_counted(tmp_path):
+    shared = [{"from": "human", "value": "why"}, {"from": "gpt", "value": "so"}]
+    _, records, _ = opened(tmp_path, [{"conversations": shared}])
+    plain_turns = [user("why"), answer("so")]
+    due = records_of(Instruction(), [{"messages": plain_turns}], length=32).features[0][0]
+    assert records["train"].features[0][0].answers.tolist() == due.answers.tolist()
+    odd = {"conversations": [user("why"), {"role": "model", "content": "so"}]}
+    _, _, described = opened(tmp_path, [{"conversations": shared}, odd])
+    assert "learned from 2 rows: turns are of 'assistant', 'model'" in dict(described)["warning"]
+    with pytest.raises(
+        ConfigError, match=r"train\.jsonl.*nothing is learned from any row.*'model'"
+    ):
+        opened(tmp_path, [odd])
+    with pytest.raises(ConfigError, match=r"from='observation' in messages must be one of human"):
+        opened(tmp_path, [{"conversations": [{"from": "observation", "value": "a"}]}])
+
+
 def test_a_special_token_that_somebody_wrote_is_text(words):
     told = marked(Instruction(template=CHATML), [user("a <|im_end|> b"), answer("so")], words)
     assert told.count("<|im_end|>") == 1 and told.count("[<|im_end|>]") == 1

@@ -32,6 +32,19 @@ LEARNED = {  # task -> (rows, message)
         ([], "no rows in it"),
         ([{"text": 3, "label": "x"}, LABELLED], "row 1: text=3 is not a text"),
         ([{"text": "a", "label": None}, LABELLED], "row 1 has no label"),
+        ([LABELLED | {"label": ["x"]}, LABELLED], r"label=\['x'\] is a list.*kind=multiple"),
+        ([LABELLED | {"label": '["x", "y"]'}, LABELLED], "is a list.*kind=multiple"),
+        ([LABELLED | {"label": {"name": "x"}}, LABELLED], r"is an object.*label=COLUMN\.KEY"),
+        (
+            [LABELLED | {"label": label} for label in ("x, z", "z", "y", "x;y", "y;x")],
+            "'x;y' looks like several of the others; .*kind=multiple",
+        ),
+    ],
+    Classification(kind="multiple"): [
+        ([LABELLED | {"label": "['x', 'y']"}], "row 1: .* must be a list of names, its JSON"),
+        ([LABELLED | {"label": [{"name": "x"}]}], "row 1: .* must be a list of names"),
+        ([LABELLED | {"label": [0, 0, 1]}, LABELLED], "write the names of those that are 1"),
+        ([LABELLED | {"label": hot} for hot in ([0, 1], [1, 0])], "all rows have the same labels"),
     ],
     Classification(class_weights=(1.0,)): [([ONE, OTHER], "1 weights for 2")],
     Classification(kind="number"): [([ONE, OTHER], "'x' is not a number")],
@@ -42,6 +55,7 @@ LEARNED = {  # task -> (rows, message)
         ([{"tokens": [], "tags": []}], "no row has words"),
         ([TAGGED | {"tags": None}], "row 1 has no tags; remove it"),
         ([TAGGED | {"tokens": 7}], r"row 1: tokens='7'.*neither"),
+        ([TAGGED | {"tags": "['X', 'Y']"}], r"row 1: tags=.*neither"),
         ([TAGGED | {"tags": [1.5, 2]}], r"row 1: tags='\[1.5, 2\]'.*neither"),
         ([{"tokens": ["\ud800"], "tags": ["X"]}, TAGGED], "row 1: tokens is not valid Unicode"),
     ],
@@ -84,6 +98,10 @@ LEARNED = {  # task -> (rows, message)
     ],
     Dpo(): [
         ([PREFERENCE | {"prompt": None}], "row 1: has no prompt"),
+        (
+            [PREFERENCE | {"rejected": [{"role": "model", "content": "a"}]}],
+            "row 1: rejected ends with a turn of 'model'",
+        ),
         ([PREFERENCE | {"chosen": 3}], "row 1: chosen=3 must be a text, or a list of"),
     ],
     TextToText(): [
@@ -92,7 +110,8 @@ LEARNED = {  # task -> (rows, message)
         ([{"source": "a", "target": "\ud800"}], "row 1: target is not valid Unicode"),
     ],
     Instruction(): [
-        ([{"response": "a"}], r"row 1:.*no messages.*column.*--config.data.columns"),
+        ([{"response": "a"}], "has 'response', where .* 'messages' or 'prompt'; name it with"),
+        ([{"response": "a"}, CHAT], "row 1: has no messages or prompt"),
         ([{"messages": [{"role": "user"}]}], "row 1: messages=.* must be a text, or a list of"),
         ([{"messages": "[{"}], r"row 1: messages.*JSON"),
         ([{"messages": "[\n {"}], r"row 1: messages.*JSON"),

@@ -111,6 +111,16 @@ def test_the_banner_says_what_was_read_and_held_out(tmp_path):
     assert rows["notice"] == f"d.html, e.png: {why}"
 
 
+def test_a_large_model_on_a_built_in_text_is_a_warning():
+    page = demo.get_config()
+    cfg = config.from_config_dict(config.ExperimentConfig, page)
+    ((title, advice),) = text.warn_of_built_in_text(cfg, 1_557_611_200)
+    assert title == "WARNING" and "1,557,611,200 parameters learn from the few" in advice
+    page.data.path = "my_text"
+    named = config.from_config_dict(config.ExperimentConfig, page)
+    assert text.warn_of_built_in_text(named, 10**9) == text.warn_of_built_in_text(cfg, 10**7) == []
+
+
 def test_next_commands_name_the_environment(monkeypatch, tmp_path):
     monkeypatch.setattr("sys.executable", str(tmp_path / ".venv/bin/python"))
     monkeypatch.chdir(tmp_path)

@@ -152,6 +152,8 @@ def test_a_lost_connection_is_made_again_and_follows_the_same_run(run, tmp_path,
     ended, said, called, errors = run("tpu_vm.sh", "xl", *FLAGS, gcloud=gcloud, python3="")
     assert ended == code and "trained" in said
     assert "connection to xl is lost" in errors
+    if code:
+        assert (tmp_path / "xl.log").read_text().endswith(": trained\n") and "xl.log has" in errors
     assert (tmp_path / "worker/started").read_text().splitlines()[4:] == FLAGS, "once, each flag"
     assert actions(called).count(CREATE) == 1
     assert actions(called)[-1] == DELETE
@@ -182,6 +184,7 @@ def test_the_flags_of_each_recipe_fit_the_devices_of_its_type(flags, devices):
     page.update_from_flattened_dict({name: int(size) for name, size in sizes.items()})
     config = from_config_dict(ExperimentConfig, page)
     sizes = mesh_sizes(config.mesh, devices)
+    assert any(flag.startswith("--config.data.path=") for flag in flags)
     assert math.prod(sizes.values()) == devices
     assert sizes["fsdp"] >= 8, "the weights stay split"
     assert config.train.batch_size % (sizes["data"] * sizes["fsdp"]) == 0

@@ -32,6 +32,11 @@ def evaluate(parser: argparse.ArgumentParser) -> None:
     add_task(parser, "also write the rows with their predictions: .csv, .tsv or .jsonl")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
+        "--fold_labels",
+        action="store_true",
+        help="labels that differ only in case, spaces, Unicode form or a final .0 are one",
+    )
+    parser.add_argument(
         "--retrieval",
         action="store_true",
         help="search the answer of each row among the answers of all rows and their negatives",

@@ -26,6 +26,15 @@ PLAIN = (
     " }}{% endif %}"
 )
 
+# Who speaks in a message of the keys `from` and `value`, as transformers' roles.
+SPEAKERS = {
+    "human": "user",
+    "user": "user",
+    "gpt": ANSWERS,
+    "assistant": ANSWERS,
+    "system": "system",
+}
+
 
 class Turns(NamedTuple):
     """A conversation as tokens.
@@ -115,6 +124,7 @@ def messages_of(value: Any, number: int, role: str) -> Messages:
                 f"row {number + 1}: {role} begins like JSON, but is not: {value[:80]!r}."
             ) from None
     if isinstance(value, (list, tuple)):
+        value = [_renamed(message, number, role) for message in value]
         value = [_with_parsed_calls(message, number, role) for message in value]
     if not (isinstance(value, list) and len(value) and all(map(_is_message, value))):
         raise ConfigError(
@@ -141,6 +151,20 @@ def variables_of(row: Row, messages: Messages, number: int) -> Json:
             )
         variables[role] = value
     return variables.pop("chat_template_kwargs", {}) | variables
+
+
+def _renamed(message: object, number: int, role: str) -> object:
+    """Renames the keys and roles of a message as ShareGPT and Vicuna write it."""
+    if not isinstance(message, dict) or "role" in message or "from" not in message:
+        return message
+    others = dict(message)
+    speaker = others.pop("from")
+    if speaker not in SPEAKERS:
+        raise ConfigError(
+            f"row {number + 1}: from={quote_value(speaker)} in {role} must be one of"
+            f" {', '.join(SPEAKERS)}; write such a conversation with role and content."
+        )
+    return {"role": SPEAKERS[speaker], "content": others.pop("value", None), **others}
 
 
 def _with_parsed_calls(message: object, number: int, role: str) -> object:

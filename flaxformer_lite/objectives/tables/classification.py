@@ -19,7 +19,7 @@ from scipy.special import expit, softmax
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import OneOf, Positive, Probability
-from flaxformer_lite.files.read import Json
+from flaxformer_lite.files.read import Json, quote_value
 from flaxformer_lite.objectives.base import (
     ACCURACY,
     Baseline,
@@ -48,7 +48,9 @@ from flaxformer_lite.objectives.tables.task import (
     Column,
     Labelled,
     Row,
+    is_container,
     number_of,
+    parse_list,
     texts_of,
 )
 from flaxformer_lite.text.special_tokens import Framed
@@ -57,6 +59,9 @@ from flaxformer_lite.types import Arrays, Predictions
 Kind = Annotated[str, OneOf(("single", "multiple", "number"))]
 Weighting = Annotated[str, OneOf(("none", "balanced"))]
 SEPARATORS = (";", "|", ",")  # between several labels in one field of csv
+ON_OR_OFF = {"0", "1", "0.0", "1.0", "False", "True"}  # of each class, in place of their names
+NAMES_OF_ON = "In place of a 0 or 1 for each class, write the names of those that are 1."
+WAY_TO_SEVERAL = "several labels of a row are read with --config.objective.kind=multiple"
 PROBLEMS = {  # what config.json calls each kind
     "single": "single_label_classification",
     "multiple": "multi_label_classification",
@@ -113,8 +118,8 @@ class Classification(Labelled):
 
     `kind="single"` has one label per row, a softmax over classes. `multiple` has any number of
     labels, each class a sigmoid of its own; a field of csv holds them with `;`, `|` or `,` in
-    between. `number` predicts a number by its squared error. With a second text in the row the
-    model reads the pair.
+    between, or as a list of JSON. `number` predicts a number by its squared error. With a second
+    text in the row the model reads the pair.
     """
 
     kind: Kind = "single"
@@ -171,6 +176,13 @@ class Classification(Labelled):
             raise ConfigError(
                 f"objective.class_weights: {len(self.class_weights)} weights for {len(labels)}"
                 f" labels ({', '.join(labels[:8])}); give one for each."
+            )
+        if self.kind == "single" and not self.labels:
+            _check_combinations([value for value, _ in counts], known)
+        if self.kind == "multiple" and all(count == len(rows) for _, count in counts):
+            raise ConfigError(
+                f"data.path: all rows have the same labels ({', '.join(labels[:8])}); there is"
+                f" nothing to learn. {NAMES_OF_ON}"
             )
         weights = self.class_weights
         fitted = dataclasses.replace(self, labels=labels)
@@ -414,13 +426,18 @@ class Classification(Labelled):
         value = row["label"]
         if self.is_missing("label", value):
             raise ConfigError(f"row {number + 1} has no label; remove it, or predict it.")
-        if self.kind == "single":
+        if value in self.labels:
             return [value]
-        if isinstance(value, str):
-            separator = next((s for s in SEPARATORS if s in value), SEPARATORS[0])
-            return [part.strip() for part in value.split(separator) if part.strip()]
-        if isinstance(value, (list, tuple)):
-            return list(value)
+        where = f"row {number + 1}: label={quote_value(value)}"
+        if isinstance(value, dict):
+            raise ConfigError(
+                f"{where} is an object; name the key that has the label with"
+                " --config.data.columns=label=COLUMN.KEY."
+            )
+        if self.kind == "multiple":
+            return _several_labels(value, where)
+        if is_container(value):
+            raise ConfigError(f"{where} is a list and no class; {WAY_TO_SEVERAL}.")
         return [value]
 
     def _target(self, row: Row, number: int) -> Target:
@@ -439,3 +456,36 @@ class Classification(Labelled):
         if self.kind == "single":
             return np.int32(indices[0] if known else 0)
         return np.isin(np.arange(len(self.labels)), indices).astype(np.int32)
+
+
+def _several_labels(value: object, where: str) -> list:
+    """Returns the labels in a field: a list, its JSON, or a text with separators."""
+    labels = parse_list(value)
+    if labels is None and isinstance(value, str) and not is_container(value):
+        separator = next((s for s in SEPARATORS if s in value), SEPARATORS[0])
+        labels = [part.strip() for part in value.split(separator) if part.strip()]
+    if labels is None:
+        labels = [value]
+    if any(map(is_container, labels)):
+        raise ConfigError(
+            f"{where}: must be a list of names, its JSON, or names with one of"
+            f" {' '.join(SEPARATORS)} in between."
+        )
+    names = list(map(str, labels))
+    if len(set(names)) < len(names) and ON_OR_OFF.issuperset(names):
+        raise ConfigError(f"{where}: repeats a label. {NAMES_OF_ON}")
+    return labels
+
+
+def _check_combinations(labels: Sequence[object], known: Sequence[str]) -> None:
+    """Rejects classes such as `b|c` where each part is a class, too, or a part of others."""
+    texts = [label for label in labels if isinstance(label, str)]
+    for separator in SEPARATORS:
+        parts_of = {text: [part.strip() for part in text.split(separator)] for text in texts}
+        seen = collections.Counter(part for parts in parts_of.values() for part in parts)
+        for text, parts in parts_of.items():
+            if len(parts) > 1 and text not in known and all(p and seen[p] > 1 for p in parts):
+                raise ConfigError(
+                    f"data.path: the label {quote_value(text)} looks like several of the others;"
+                    f" {WAY_TO_SEVERAL}. If it is one class, list all in objective.labels."
+                )

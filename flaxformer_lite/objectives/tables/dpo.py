@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.config.rules import Positive, Probability
-from flaxformer_lite.files.read import Json
+from flaxformer_lite.files.read import Json, quote_value
 from flaxformer_lite.nn.functions.losses import DeferredLogits, token_log_probs
 from flaxformer_lite.objectives.base import (
     Baseline,
@@ -195,6 +195,11 @@ def _messages(row: Row, side: str, number: int) -> Messages:
     answer = messages_of(row[side], number, side)
     if isinstance(row[side], str) and len(answer) == 1:
         answer = [{"role": ANSWERS, "content": answer[0]["content"]}]
+    if answer[-1]["role"] != ANSWERS:
+        raise ConfigError(
+            f"row {number + 1}: {side} ends with a turn of {quote_value(answer[-1]['role'])}, where"
+            f" {ANSWERS!r} answers; rename the role."
+        )
     if answer[0]["role"] != ANSWERS:  # the whole conversation
         return answer
     check_known(row, ("prompt",), number)

@@ -4,13 +4,14 @@ Reference: Wei et al. 2021, "Finetuned Language Models Are Zero-Shot Learners" (
 the columns instruction, input and output come from Taori et al. 2023, Alpaca.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
 
 from flaxformer_lite.config.rules import NotNegative, OneOf, Probability
+from flaxformer_lite.files.read import quote_value
 from flaxformer_lite.objectives.rows import Example, TableRecords, fill_row, next_tokens
 from flaxformer_lite.objectives.tables.chat import (
     VARIABLES,
@@ -44,8 +45,9 @@ class Instruction(ChatTask):
     label_smoothing: Probability = 0.0
 
     chunked = True
+    begins = ("messages", "prompt")
     columns = (
-        Column("messages", ("conversation",), optional=True),
+        Column("messages", ("conversation", "conversations"), optional=True),
         Column("prompt", ("instruction", "question"), optional=True),
         Column("context", ("input",), optional=True),
         Column("response", ("output", "completion", "answer"), optional=True, predicted=True),
@@ -65,6 +67,19 @@ class Instruction(ChatTask):
             is_usable = new or turn.answers.any()
             features.append([(turn,)] if is_usable else [])
         return features
+
+    def teaches(self, feature: tuple[Turns]) -> bool:
+        return bool(feature[0].answers.any())
+
+    def explain_untaught(self, rows: Iterable[Row]) -> str:
+        roles: set[str] = set()
+        for number, row in enumerate(rows):
+            roles.update(message["role"] for message in _messages(row, number))
+        return (
+            f"turns are of {', '.join(map(quote_value, sorted(roles)))}, and an answer is of"
+            f" {ANSWERS!r} and within data.length; rename the role of answers, or name their column"
+            " with --config.data.columns=response=NAME"
+        )
 
     def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids and segment_ids, [T] int32.

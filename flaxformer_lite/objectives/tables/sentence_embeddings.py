@@ -39,7 +39,14 @@ from flaxformer_lite.objectives.rows import (
 from flaxformer_lite.objectives.sums import TOKENS, LossSums, sum_weighted
 from flaxformer_lite.objectives.tables import retrieval
 from flaxformer_lite.objectives.tables.scores import compute_correlations
-from flaxformer_lite.objectives.tables.task import Column, Row, Task, number_of, text_of
+from flaxformer_lite.objectives.tables.task import (
+    Column,
+    Row,
+    Task,
+    number_of,
+    parse_list,
+    text_of,
+)
 from flaxformer_lite.text.special_tokens import Framed
 from flaxformer_lite.types import Arrays, Predictions
 
@@ -398,11 +405,13 @@ def texts_of_row(row: Row, number: int) -> list[str]:
 
 
 def _negatives(row: Row, number: int) -> list[str]:
-    """Returns the negatives of a row as a list; the column holds none, a text, or a list."""
+    """Returns the negatives of a row; the column holds none, a text, a list, or its JSON."""
     given = row["negatives"]
     if given in (None, ""):
         return []
-    texts = given if isinstance(given, list) else [given]
+    texts = parse_list(given)
+    if texts is None or (isinstance(given, str) and not all(isinstance(t, str) for t in texts)):
+        texts = [given]
     return [text_of({"negatives": text}, "negatives", number) for text in texts]
 
 

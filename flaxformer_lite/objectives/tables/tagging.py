@@ -45,6 +45,8 @@ from flaxformer_lite.objectives.tables.task import (
     Column,
     Labelled,
     Row,
+    is_container,
+    parse_list,
     text_of,
 )
 from flaxformer_lite.text.special_tokens import FramedSpans
@@ -310,11 +312,12 @@ def first_pieces(row: FramedSpans, words: Sequence[str]) -> np.ndarray:
 
 
 def _items(value: object, role: str, where: str, kinds: tuple[type, ...]) -> list:
-    """Returns the items of a list, or of a text split at spaces."""
-    if isinstance(value, str):
+    """Returns the items of a list, of its JSON, or of a text split at spaces."""
+    items = parse_list(value)
+    if items is not None and all(isinstance(item, kinds) for item in items):
+        return items
+    if isinstance(value, str) and (role == "tokens" or not is_container(value)):
         return value.split()
-    if isinstance(value, list) and all(isinstance(item, kinds) for item in value):
-        return value
     raise ConfigError(
         f"{where}: {role}={str(value)[:80]!r} is neither a text nor a list of {role}."
     )

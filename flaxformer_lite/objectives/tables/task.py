@@ -5,6 +5,7 @@ import collections
 import contextlib
 import dataclasses
 import functools
+import json
 import math
 import re
 import unicodedata
@@ -49,9 +50,11 @@ NULLS = (
 )
 WHOLE = re.compile(r"-?\d{1,4000}")  # a number as the name of a class; Python reads no longer ones
 POINT_ZERO = re.compile(r"(-?\d+)\.0+")  # a whole number as pandas writes it beside missing ones
+# A list or an object that a text is, as JSON or as Python and numpy print it.
+CONTAINER = re.compile(r"\s*(\[\s*([\"'\d.\[{-].*)?\]|\{\s*([\"'].*)?\})\s*", re.DOTALL)
 MOST_LABELS = 8  # most labels that a message names
 ALIKE = "differ only in case, spaces, Unicode form or a final .0"
-FOLD = "--config.objective.fold_labels=True makes them one"
+FOLD = "--config.objective.fold_labels=True (--fold_labels of evaluate) makes them one"
 
 
 class Column(NamedTuple):
@@ -78,6 +81,7 @@ class Task(Objective):
 
     Attributes:
       columns: the columns to read.
+      begins: optional roles, at least one of which a table must have.
       sample: rows for compiling without data.
       chunked: whether `encode` may be called with a part of the rows at a time, as it is for large
         tables; numbers of rows that it keeps must then count from `reader.first`. A class that
@@ -87,6 +91,7 @@ class Task(Objective):
     missing: tuple[str, ...] = NULLS  # texts and labels that count as missing, beside empty ones
 
     columns: ClassVar[tuple[Column, ...]] = ()
+    begins: ClassVar[tuple[str, ...]] = ()
     chunked: ClassVar[bool] = False
     sample: ClassVar[tuple[Row, ...]] = ()
     new_head = True
@@ -207,13 +212,17 @@ class Task(Objective):
             return (max(counts),)
         return (_longest(feature),)
 
+    def teaches(self, feature: Any) -> bool:
+        """Returns whether there is something to learn from an example, or only to predict."""
+        return True
+
+    def explain_untaught(self, rows: Iterable[Row]) -> str:
+        """Returns why `teaches` may be false of rows, and the way out."""
+        return ""
+
     def remarks(self, records: Mapping[str, TableRecords]) -> list[str]:
         """Describes suspicious values in both splits, such as one label in two spellings."""
         return []
-
-    def label_name(self, value: object) -> str:
-        """Returns the name under which the run counts a label of a table."""
-        return str(value)
 
     def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
         """Turns the predictions for all examples, in order, into named values for each row."""
@@ -312,23 +321,34 @@ class Labelled(Task):
                 return place
         return index_of(value, self.labels, where)
 
-    def label_name(self, value: object) -> str:
-        name = str(value)
-        if self.fold_labels and name not in self.labels:
-            index = _folded(self.labels).get(fold(name))
-            if index is not None:
-                return self.labels[index]
-        return name
-
     def doubts(self, rows: Iterable[Row]) -> list[str]:
-        found = dict.fromkeys(self.labels)
+        found: collections.Counter[str] = collections.Counter()
+        unknown: collections.Counter[str] = collections.Counter()
         for row in rows:
             with contextlib.suppress(ConfigError):
-                found |= dict.fromkeys(map(str, self.labels_in(row, 0)))
-        groups = self._alike(found)
-        if not groups:
-            return []
-        return [f"There are also labels that {ALIKE}: {'; '.join(groups)}; {FOLD}."]
+                for label in self.labels_in(row, 0):
+                    found[str(label)] += 1
+                    if self.labels and not self._is_known(label):
+                        unknown[str(label)] += 1
+        doubts = []
+        if unknown:
+            named = [
+                f"{quote_value(n)} ({count:,})" for n, count in unknown.most_common(MOST_LABELS)
+            ]
+            if len(unknown) > MOST_LABELS:
+                named.append("...")
+            doubts.append(f"{len(unknown):,} labels are in no training row: {', '.join(named)}.")
+        groups = self._alike({*self.labels, *found})
+        if groups:
+            doubts.append(f"There are also labels that {ALIKE}: {'; '.join(groups)}; {FOLD}.")
+        return doubts
+
+    def _is_known(self, label: object) -> bool:
+        try:
+            self.index(label, "")
+        except ConfigError:
+            return False
+        return True
 
     def remarks(self, records: Mapping[str, TableRecords]) -> list[str]:
         return [
@@ -415,6 +435,25 @@ def index_of(value: object, labels: tuple[str, ...], where: str) -> int:
         f" {', '.join(labels[:MOST_LABELS])}{more}; correct it, add rows that have it (a single one"
         " may be held out), or name all labels in objective.labels."
     )
+
+
+def is_container(value: object) -> bool:
+    """Returns whether a value is a list or an object, or the text of one."""
+    if isinstance(value, str):
+        return CONTAINER.fullmatch(value) is not None
+    return isinstance(value, (list, tuple, dict))
+
+
+def parse_list(value: object) -> list | None:
+    """Returns the items of a list, or of a text that is a list of JSON; None for others."""
+    if isinstance(value, str) and is_container(value):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+    if isinstance(value, (list, tuple)):
+        return list(value)
+    return None
 
 
 def text_of(row: Row, role: str, number: int) -> str:

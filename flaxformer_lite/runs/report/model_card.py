@@ -10,7 +10,8 @@ import flaxformer_lite
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ExperimentConfig, ModelConfig, plugin_name
 from flaxformer_lite.files.publish import write_file
-from flaxformer_lite.files.read import Json, read_bytes
+from flaxformer_lite.files.read import Json, read_bytes, read_object
+from flaxformer_lite.objectives.tables.breakdown import cell_text
 from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.runs.report.page import render_template
 from flaxformer_lite.storage import hub
@@ -154,6 +155,7 @@ def _describe_run(source: CardSource) -> Json:
         "datasets": _datasets(trained),
         "data": _data(trained),
         "metrics": _metrics(source.run, trained),
+        "classes": _class_scores(source.run),
         "training": _training(trained),
     }
 
@@ -221,6 +223,24 @@ def _metrics(run: Path, trained: ExperimentConfig) -> Rows:
         if metric.name in evaluations[-1]:
             rows.append((metric.words, metric.show(evaluations[-1][metric.name])))
     return rows
+
+
+def _class_scores(run: Path) -> Json:
+    """Returns the scores of each class, of the step whose weights are written."""
+    kept = workdir.newest_first(run, "best") or workdir.newest_first(run, "checkpoints")
+    path = run / metrics.BREAKDOWN
+    if not kept or not path.is_file():
+        return {}
+    written = read_object(path, {"step": int, "tables": list})
+    if written.get("step") != int(kept[0].name):
+        return {}
+    for title, head, rows in written["tables"]:
+        if title.startswith("scores per "):
+            shown = []
+            for name, *values in rows[:MOST_LABELS]:
+                shown.append([_labels([str(name)]), *map(cell_text, values)])
+            return {"head": head, "rows": shown}
+    return {}
 
 
 def _training(trained: ExperimentConfig) -> Rows:

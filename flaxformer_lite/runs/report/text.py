@@ -31,6 +31,7 @@ from flaxformer_lite.training.state import param_count
 Rows = list[tuple[str, str]]
 ADAPTER_RATE = 1e-4  # the least of the usual ones; the examples of PEFT and TRL take up to 2e-4
 TENSORBOARD = "tensorboard"  # the tracker, and its folder in a workdir
+LARGE = 100_000_000  # parameters that a built-in text is too short for
 NAMED = 8  # most steps in a row
 
 
@@ -89,8 +90,14 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
     warmup = cfg.optimizer.warmup(cfg.train.steps)
     if warmup >= cfg.train.steps:
         rows.append(
-            ("note", f"warmup_steps={warmup} of {cfg.train.steps}: the peak is not reached")
+            (
+                "note",
+                f"the warmup of {warmup:,} steps is not over after {cfg.train.steps:,}, so the"
+                " learning rate does not reach its peak; --config.optimizer.warmup_share=0.1 warms"
+                " up for a tenth of any run",
+            )
         )
+    rows += warn_of_built_in_text(cfg, param_count(params))
     rate = cfg.optimizer.learning_rate
     if cfg.model.adapter is not None and rate < ADAPTER_RATE:
         advice = (
@@ -99,6 +106,17 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
         )
         rows.append(("note", advice))
     return rows
+
+
+def warn_of_built_in_text(cfg: ExperimentConfig, parameters: int) -> Rows:
+    """Warns of a large model that learns from a text that is there for trials."""
+    if parameters < LARGE or cfg.data.path or cfg.data.mixture:
+        return []
+    advice = (
+        f"{parameters:,} parameters learn from the few megabytes of the built-in"
+        f" {cfg.data.corpus}; name your text with --config.data.path=FOLDER"
+    )
+    return [("WARNING", advice)]
 
 
 def _taken(cfg: ExperimentConfig) -> str:
