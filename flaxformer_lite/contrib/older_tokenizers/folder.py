@@ -1,17 +1,16 @@
 """The files of a checkpoint that is older than tokenizer.json."""
 
 import functools
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import Tokenizer
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json, quote_value, read_bytes
-from flaxformer_lite.text.folder_rules import ROLES, content_of, read_optional
+from flaxformer_lite.text.added_tokens import ROLES, Added, content_of, read_added
 
 MODELS = ("spm.model", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
 LARGEST = 1 << 28  # bytes of a vocabulary
@@ -97,46 +96,11 @@ class Folder:
             raise ValueError("no pieces in it")
         return read
 
-    @property
-    def added(self) -> list[AddedToken]:
-        """The tokens that the vocabulary may lack, in the order of their ids."""
-        tokens = []
-        for _, token in self.numbered:
-            tokens.append(added_token(token, special=bool(token.get("special"))))
-        for role in ROLES:
-            named = self._token(role)
-            if isinstance(named, str):
-                named = {"content": named, **dict.fromkeys(self.kind.strips.get(role, ()), True)}
-            if named:
-                tokens.append(added_token(named, special=True))
-        for name in (*self.kind.others, *listed_tokens(self.config)):
-            tokens.append(added_token({"content": name}, special=True))
-        return tokens
-
     @functools.cached_property
-    def numbered(self) -> list[tuple[int, Json]]:
-        """The tokens for which the files state an id, by id."""
-        decoder = self.config.get("added_tokens_decoder") or {}
-        tokens = [(int(index), token) for index, token in decoder.items()]
-        if not tokens:
-            numbers = read_optional(self.path / "added_tokens.json")
-            tokens = [(index, {"content": token}) for token, index in numbers.items()]
-        return sorted(tokens, key=operator.itemgetter(0))
-
-
-def listed_tokens(config: Json) -> list[str]:
-    """Returns the special tokens that a config lists beside those with a role."""
-    listed = config.get("extra_special_tokens") or config.get("additional_special_tokens")
-    if not isinstance(listed, list):
-        return []
-    return list(filter(None, map(content_of, listed)))
-
-
-def added_token(token: Json, *, special: bool) -> AddedToken:
-    """Reads a token of tokenizer_config.json."""
-    flags = {name: bool(token.get(name)) for name in ("lstrip", "rstrip", "single_word")}
-    normalized = bool(token.get("normalized", not special))
-    return AddedToken(content_of(token) or "", special=special, normalized=normalized, **flags)
+    def added(self) -> list[Added]:
+        """The tokens that the vocabulary may lack, in the order of their ids."""
+        named = {f"{role}_token": self._token(role) for role in ROLES}
+        return read_added(self.path, self.config | named, self.kind.strips, self.kind.others)
 
 
 def existing_files(path: Path, names: tuple[str, ...]) -> list[Path]:

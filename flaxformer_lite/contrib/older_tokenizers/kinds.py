@@ -47,8 +47,9 @@ from flaxformer_lite.contrib.older_tokenizers.models import (
     word_pieces,
 )
 from flaxformer_lite.files.read import Json, quote_value
+from flaxformer_lite.text.added_tokens import ROLES, read_optional, tell_other_ids
 from flaxformer_lite.text.escape_specials import library_errors
-from flaxformer_lite.text.folder_rules import ROLES, content_of, read_optional, with_tokens_map
+from flaxformer_lite.text.folder_rules import with_tokens_map
 from flaxformer_lite.text.older_files import Made
 
 BERT = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
@@ -225,11 +226,13 @@ def make_tokenizer(path: Path) -> Made | None:
 def _made(folder: Folder) -> Tokenizer:
     made = folder.kind.make(folder)
     known = {token.content for token in made.get_added_tokens_decoder().values()}
-    for token in folder.added:
+    for token, _, _ in folder.added:
         if token.content not in known:
             known.add(token.content)
             add_token(made, token)
-    _check_ids(made, folder)
+    if folder.kind.make in (whole_words, byte_tokens):
+        _check_ids(made, folder)
+    tell_other_ids(made, folder.added, folder.path)
     made.post_processor = _template(made, folder)
     return made
 
@@ -307,10 +310,11 @@ def _plbart_languages(config: Json) -> str:
 
 
 def _check_ids(made: Tokenizer, folder: Folder) -> None:
-    for index, token in folder.numbered:
-        name = content_of(token)
-        if name is not None and made.token_to_id(name) != index:
+    """Refuses ids that transformers gives, by a class without the library, and we cannot."""
+    for token, index, _ in folder.added:
+        known = made.token_to_id(token.content)
+        if index is not None and known != index:
             raise ConfigError(
-                f"{folder.path}: {name!r} is said to have the id {index}, and has"
-                f" {made.token_to_id(name)}; is a file of another checkpoint?"
+                f"{folder.path}: {token.content!r} is said to have the id {index}, and has {known};"
+                " is a file of another checkpoint?"
             )
