@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json, quote_value, read_bytes
@@ -29,6 +29,9 @@ class Kind:
       strips: roles whose tokens take the spaces around them, `lstrip` and `rstrip`.
       others: further special tokens.
       language: the language of texts where the folder does not say; "" for none.
+      of_model: whether the sentencepiece model names its special tokens, in a folder that does not.
+      raw: whether tokens with a stated id are found in a text before it is normalized, if the
+        sentencepiece model puts a space before texts.
     """
 
     make: Callable[["Folder"], Tokenizer]
@@ -38,6 +41,8 @@ class Kind:
     strips: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     others: Sequence[str] = ()
     language: str = ""
+    of_model: bool = False
+    raw: bool = False
 
 
 class Folder:
@@ -59,12 +64,30 @@ class Folder:
         return content_of(self._token(role)) or ""
 
     def _token(self, role: str) -> Any:
-        token = self.config.get(f"{role}_token", self.kind.tokens.get(role))
+        token = self.config.get(f"{role}_token", self._usual.get(role))
         if token is not None and content_of(token) is None:
             raise ConfigError(
                 f"tokenizer_config.json: {role}_token={quote_value(token)}: must be a text."
             )
         return token
+
+    @functools.cached_property
+    def _usual(self) -> Mapping[str, str]:
+        """The spelling of special tokens by role, where the folder does not say.
+
+        It is the class's; of a folder that names no class, the model's own where that lacks it.
+        """
+        if self.config.get("tokenizer_class") or not self.kind.of_model:
+            return self.kind.tokens
+        pieces = [piece.piece for piece in self.sentencepiece.pieces]
+        usual = {}
+        for role, token in self.kind.tokens.items():
+            index = getattr(self.sentencepiece.trainer_spec, f"{role}_id", -1)
+            if token in pieces:
+                usual[role] = token
+            elif index >= 0:
+                usual[role] = pieces[index]
+        return usual
 
     def flag(self, name: str, usual: bool | None) -> Any:
         """Returns a setting that is true or false.
@@ -86,21 +109,40 @@ class Folder:
         Raises:
           ValueError, protobuf's DecodeError: it is damaged.
         """
-        # protobuf, which grain and orbax bring, takes 25 ms; most folders have a tokenizer.json
-        from sentencepiece import sentencepiece_model_pb2
-
-        content = read_bytes(existing_files(self.path, MODELS)[0], limit=LARGEST)
-        # protobuf makes the class as the module is imported
-        read = sentencepiece_model_pb2.ModelProto.FromString(content)  # type: ignore[attr-defined]
-        if not read.pieces:
-            raise ValueError("no pieces in it")
-        return read
+        return parse_model(read_bytes(existing_files(self.path, MODELS)[0], limit=LARGEST))
 
     @functools.cached_property
     def added(self) -> list[Added]:
         """The tokens that the vocabulary may lack, in the order of their ids."""
         named = {f"{role}_token": self._token(role) for role in ROLES}
-        return read_added(self.path, self.config | named, self.kind.strips, self.kind.others)
+        added = read_added(self.path, self.config | named, self.kind.strips, self.kind.others)
+        if self.kind.raw and self.sentencepiece.normalizer_spec.add_dummy_prefix:
+            added = [_without_normalization(each) for each in added]
+        return added
+
+
+def parse_model(definition: bytes) -> Any:
+    """Reads the ModelProto of a sentencepiece model.
+
+    Raises:
+      ValueError, protobuf's DecodeError: it is damaged.
+    """
+    # protobuf, which grain and orbax bring, takes 25 ms; most folders have a tokenizer.json
+    from sentencepiece import sentencepiece_model_pb2
+
+    # protobuf makes the class as the module is imported
+    read = sentencepiece_model_pb2.ModelProto.FromString(definition)  # type: ignore[attr-defined]
+    if not read.pieces:
+        raise ValueError("no pieces in it")
+    return read
+
+
+def _without_normalization(added: Added) -> Added:
+    token = added.token
+    if added.index is None:
+        return added
+    flags = {name: getattr(token, name) for name in ("single_word", "lstrip", "rstrip", "special")}
+    return added._replace(token=AddedToken(token.content, normalized=False, **flags))
 
 
 def existing_files(path: Path, names: tuple[str, ...]) -> list[Path]:
