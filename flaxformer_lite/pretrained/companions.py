@@ -36,8 +36,7 @@ def publish_tokenizer(
     ends = [inner.eos_id]
     if template:
         (made / "chat_template.jinja").write_text(template, encoding="utf-8")
-        turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-        end = conversations.encode(inner, template, [{"messages": turns}])[0].end
+        end = conversations.find_end_of_turn(inner, template)
         if end is not None and end != inner.eos_id:
             ends = sorted([inner.eos_id, end])
     if model.skeleton != "encoder":

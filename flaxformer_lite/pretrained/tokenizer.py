@@ -20,6 +20,7 @@ from flaxformer_lite.pretrained.folder import (
     is_static,
 )
 from flaxformer_lite.text import (
+    chat_template,
     older_files,
     saved_files,
     special_tokens,
@@ -44,6 +45,7 @@ KINDS = {
     "truncation_side": str,
     "model_max_length": float,
 }
+TEMPLATE = "chat_template.jinja"
 LARGEST_TEMPLATE = 1 << 20  # bytes
 
 
@@ -169,18 +171,27 @@ def _read(path: Path) -> Json:
 
 
 def _chat_template(folder: Path, config: Json) -> str:
-    if (folder / "chat_template.jinja").is_file():
-        return read_text(folder / "chat_template.jinja", limit=LARGEST_TEMPLATE)
-    template = config.get("chat_template") or ""
-    if isinstance(template, list):  # several by name
-        named = {}
-        for entry in template:
-            if isinstance(entry, dict):
-                named[entry.get("name")] = entry.get("template")
-        template = named.get("default", "")
-    if not isinstance(template, str):
-        raise ConfigError(
-            f"{folder}: chat_template={quote_value(template)}: must be a text, or a list of objects"
-            " with name and template."
-        )
-    return template
+    """Returns the template of a folder's files, or else of its config."""
+    named: dict[object, object] = {}
+    if (folder / TEMPLATE).is_file():
+        named["default"] = read_text(folder / TEMPLATE, limit=LARGEST_TEMPLATE)
+    for path in sorted((folder / chat_template.MORE_TEMPLATES).glob("*.jinja")):
+        named[path.stem] = read_text(path, limit=LARGEST_TEMPLATE)
+    if not named:
+        template = config.get("chat_template") or ""
+        if isinstance(template, str):
+            return template
+        named = template
+        if isinstance(template, list):
+            named = {}
+            for entry in template:
+                if isinstance(entry, dict):
+                    named[entry.get("name")] = entry.get("template")
+        if not isinstance(named, dict) or not named:
+            named = {"": None}
+        if not all(isinstance(text, str) for text in (*named, *named.values())):
+            raise ConfigError(
+                f"{folder}: chat_template={quote_value(template)}: must be a text, or a list of"
+                " objects with name and template."
+            )
+    return chat_template.join_named(named)  # type: ignore[arg-type]  # checked above
