@@ -71,6 +71,30 @@ def test_what_transformers_refuses_is_refused(name):
             conversations.encode(load(FOLDER), TEMPLATES[name], [CONVERSATIONS[told]])
 
 
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_an_answer_that_was_begun_goes_on_as_in_transformers(name, tmp_path):
+    shutil.copy(FOLDER / "tokenizer.json", tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text('{"bos_token": "<s>", "eos_token": "</s>"}')
+    (tmp_path / "chat_template.jinja").write_text(TEMPLATES[name])
+    tokenizer = read_tokenizer(tmp_path)
+    for told, due in CHATS["expected"][name].items():
+        variables = dict(CONVERSATIONS[told])
+        messages = variables.pop("messages")
+        if due.get("continued"):
+            ids = chat.encode(tokenizer, messages, variables, continue_final_message=True)
+            assert digest(ids) == due["continued"], told
+        elif "continued" in due:
+            with pytest.raises(ConfigError, match="does not write the last message as it is"):
+                chat.encode(tokenizer, messages, variables, continue_final_message=True)
+
+
+def test_an_answer_without_a_text_cannot_be_gone_on_with(tmp_path):
+    shutil.copy(FOLDER / "tokenizer.json", tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(TURNS)
+    with pytest.raises(ConfigError, match="the last message has no text to go on with"):
+        chat.encode(read_tokenizer(tmp_path), [answer(None)], continue_final_message=True)
+
+
 def question(text):
     return {"role": "user", "content": text}
 
