@@ -46,9 +46,10 @@ def load_tokenizer(
         >>> tokenizer = load_tokenizer("path/to/bert")  # doctest: +SKIP
 
     Args:
-      path: a directory with tokenizer.json, or with spiece.model or tokenizer.model and the
-        config.json of a T5, Llama, Mistral or Gemma; tokenizer_config.json, special_tokens_map.json
-        and chat_template.jinja are read if they exist. Or the `--workdir` of a training run.
+      path: a directory with tokenizer.json, or with config.json and what older models have, such
+        as vocab.txt or a sentencepiece model; tokenizer_config.json, special_tokens_map.json,
+        added_tokens.json and chat_template.jinja are read if they exist. Or the `--workdir` of a
+        training run.
       family, allow_plugins: as in `load_pretrained`.
 
     Raises:

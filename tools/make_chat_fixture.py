@@ -268,7 +268,22 @@ def expect(theirs: PreTrainedTokenizerFast, template: str, variables: dict) -> d
     expected = {"ids": digest(made["input_ids"])}
     if "{% generation %}" in template:
         expected["mask"] = digest(made["assistant_masks"])
+    if not asks:
+        expected["continued"] = continued(theirs, template, variables["messages"], others)
     return expected
+
+
+def continued(
+    theirs: PreTrainedTokenizerFast, template: str, messages: list, others: dict
+) -> str | None:
+    """The prompt that goes on with the last answer; None if transformers refuses that."""
+    try:
+        made = theirs.apply_chat_template(
+            messages, chat_template=template, continue_final_message=True, **others
+        )
+    except ValueError:
+        return None
+    return digest(made["input_ids"])
 
 
 def main() -> None:

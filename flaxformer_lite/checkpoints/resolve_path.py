@@ -31,8 +31,8 @@ WEIGHTS = (".safetensors", ".msgpack")
 SINGLE = ("model.safetensors", "adapter_model.safetensors")
 TOP_WEIGHTS = re.compile(r"[^/]+\.safetensors")
 LAST = ("config.json", "adapter_config.json")  # files that make a directory a model or an adapter
-# The files of a directory, and of the layers that follow a sentence encoder.
-INSIDE = re.compile(r"[^/]+|\d+_\w+/[^/]+")
+# The files of a directory, of the layers that follow a sentence encoder, and more chat templates.
+INSIDE = re.compile(r"[^/]+|\d+_\w+/[^/]+|additional_chat_templates/[^/]+")
 
 
 def fetch_model(url: str, *, weights: bool = True) -> Path:

@@ -45,6 +45,8 @@ def run(args: argparse.Namespace) -> None:
         raise ConfigError("--system: needs a conversation; add --chat.")
     if args.chat_variable and not args.chat:
         raise ConfigError("--chat_variable: needs a conversation; add --chat.")
+    if args.answer is not None and not args.chat:
+        raise ConfigError("--answer: needs a conversation; add --chat.")
     chat.read_variables(args.chat_variable, "--chat_variable")  # raises before reading
     if args.num_assistant_tokens is not None and args.draft is None:
         raise ConfigError("--draft_tokens: needs a draft model; add --draft.")
@@ -103,7 +105,10 @@ def encode(opened: Opened, text: str, args: argparse.Namespace) -> list[int]:
         system = [{"role": "system", "content": args.system}] if args.system is not None else []
         turns = [*system, {"role": "user", "content": text}]
         variables = chat.read_variables(args.chat_variable, "--chat_variable")
-        return chat.encode(tokenizer, turns, variables)
+        is_begun = args.answer is not None
+        if is_begun:
+            turns.append({"role": "assistant", "content": args.answer})
+        return chat.encode(tokenizer, turns, variables, continue_final_message=is_begun)
     ids = tokenizer.encode(text, allow_special=not args.literal)
     if not ids and "bos" in tokenizer.ids:
         return [tokenizer.ids["bos"]]  # an empty prompt

@@ -98,7 +98,6 @@ def write(cfg: ModelConfig) -> Json:
 
 PUBLISHED = llama_like.published(
     "gemma",
-    sentencepiece="bos",
     heads=heads("Gemma"),
     fixed=FIXED,
     read=read,

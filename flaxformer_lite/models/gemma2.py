@@ -95,7 +95,6 @@ CAPS = {"attn_logit_softcapping": "attention_softcap", "final_logit_softcapping"
 PUBLISHED = llama_like.published(
     "gemma2",
     BODY,
-    sentencepiece="bos",
     defaults=dict(
         hidden_size=2304, intermediate_size=9216, num_hidden_layers=26, num_attention_heads=8
     ),

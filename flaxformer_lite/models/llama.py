@@ -37,7 +37,6 @@ config = partial(build_config, "llama", llama_like.BASE, PRESETS, "7b")
 
 PUBLISHED = llama_like.published(
     "llama",
-    sentencepiece="bos",
     heads=llama_like.heads("Llama"),
     fixed={"rope_interleaved": False},
     harmless=("is_llama_config", "max_sequence_length"),

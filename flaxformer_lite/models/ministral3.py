@@ -72,7 +72,6 @@ def write(cfg: ModelConfig) -> Json:
 PUBLISHED = dataclasses.replace(
     mistral.PUBLISHED,
     model_type="ministral3",
-    sentencepiece="",
     defaults=dict(
         rms_norm_eps=1e-5,
         intermediate_size=14336,

@@ -32,7 +32,6 @@ def write(cfg: ModelConfig) -> Json:
 
 PUBLISHED = llama_like.published(
     "mistral",
-    sentencepiece="bos",
     defaults=dict(max_position_embeddings=131072),
     heads=llama_like.heads("Mistral", "model."),
     read=read,

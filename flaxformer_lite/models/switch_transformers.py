@@ -144,7 +144,6 @@ def write(cfg: ModelConfig) -> Json:
 
 PUBLISHED = Published(
     model_type="switch_transformers",
-    sentencepiece="eos",
     names=names,
     heads=weight_map.build_heads(
         "SwitchTransformers",

@@ -23,7 +23,6 @@ config = partial(build_config, "t5", t5_like.BASE, t5_like.PRESETS, "small")
 
 PUBLISHED = Published(
     model_type="t5",
-    sentencepiece="eos",
     names=t5_like.names,
     heads=t5_like.heads("T5"),
     fields=t5_like.FIELDS,

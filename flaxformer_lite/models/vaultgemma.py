@@ -30,7 +30,6 @@ BODY = llama_like.decoder_body(LAYER)
 PUBLISHED = dataclasses.replace(
     gemma2.PUBLISHED,
     model_type="vaultgemma",
-    sentencepiece="",
     defaults={**gemma2.PUBLISHED.defaults, "max_position_embeddings": 8192},
     names=lambda cfg: BODY,
     heads=llama_like.heads("VaultGemma", only=Model.heads),

@@ -25,7 +25,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -143,8 +143,6 @@ class Published:
       flatten: turns a config.json with nested configs (`text_config`) into one of plain fields,
         which `fields` and `read` see.
       nest: inverse of `flatten`.
-      sentencepiece: what a bare sentencepiece model adds to a text, `bos` before it or `eos` after
-        it; "": it is not read without a tokenizer.json.
     """
 
     model_type: str
@@ -170,7 +168,6 @@ class Published:
     relatives: Mapping[str, str] = field(default_factory=dict)
     flatten: Callable[[Json], Json] = dict
     nest: Callable[[Json], Json] = dict
-    sentencepiece: Literal["", "bos", "eos"] = ""
 
     @property
     def all_fields(self) -> dict[str, str]:

@@ -8,7 +8,7 @@ import tokenizers
 from tokenizers import processors
 
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.text import conversations, tokenizer as plain
+from flaxformer_lite.text import conversations, older_files, saved_files, tokenizer as plain
 
 
 def publish_tokenizer(
@@ -36,8 +36,7 @@ def publish_tokenizer(
     ends = [inner.eos_id]
     if template:
         (made / "chat_template.jinja").write_text(template, encoding="utf-8")
-        turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-        end = conversations.encode(inner, template, [{"messages": turns}])[0].end
+        end = conversations.find_end_of_turn(inner, template)
         if end is not None and end != inner.eos_id:
             ends = sorted([inner.eos_id, end])
     if model.skeleton != "encoder":
@@ -45,16 +44,26 @@ def publish_tokenizer(
         if len(ends) > 1:
             written["eos_token_id"] = ends
         _write_json(made / "generation_config.json", written)
+    if inner.file == saved_files.SENTENCEPIECE:
+        inner = _express_pieces(inner)
     inner.save(made)
-    # transformers looks for T5's under this name alone.
-    if inner.file == "tokenizer.model" and model.cfg.family == "t5":
-        (made / inner.file).rename(made / "spiece.model")
-    if inner.file == "tokenizer.json":
+    if inner.file == saved_files.JSON:
         _publish_json(inner, model, made, limit)
     generation.pop("pad_token_id", None)  # would change a model's numbers
     if model.skeleton == "encoder":
         return {}
     return generation
+
+
+def _express_pieces(inner: plain.Tokenizer) -> plain.HuggingFace:
+    """Returns a sentencepiece model as a tokenizer.json.
+
+    transformers takes the model's own file by the steps of a family's class, which may be others.
+    """
+    definition = older_files.express_pieces(inner.definition)
+    known = tokenizers.Tokenizer.from_str(definition)
+    names = {role: str(known.id_to_token(index)) for role, index in inner.ids.items()}
+    return plain.HuggingFace(definition.encode(), names)
 
 
 def _publish_json(inner: plain.Tokenizer, model: nn.Module, made: Path, limit: int | None) -> None:

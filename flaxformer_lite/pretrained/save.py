@@ -35,6 +35,7 @@ from flaxformer_lite.pretrained.sentences import (
 )
 from flaxformer_lite.pretrained.tensor_names import by_layer, shapes_side_by_side
 from flaxformer_lite.text import tokenizer as plain
+from flaxformer_lite.text.chat_template import MORE_TEMPLATES
 from flaxformer_lite.types import Array
 
 # Files copied along with the weights: tokenizers, special tokens, chat template, generation config.
@@ -233,7 +234,9 @@ def check_names(path: str, names: list[str]) -> None:
         )
     foreign = []
     for name in names:
-        if name not in COMPANIONS and not name.startswith((".", "README", "LICENSE")):
+        if name not in (*COMPANIONS, MORE_TEMPLATES) and not name.startswith(
+            (".", "README", "LICENSE")
+        ):
             foreign.append(name)
     if foreign and "config.json" not in names:
         raise ConfigError(
@@ -273,6 +276,9 @@ def _travel(like: Path, path: Path, config: Json, written: set[str]) -> Json:
         for name in COMPANIONS:
             if (like / name).is_file():
                 shutil.copyfile(like / name, path / name)
+        for template in (like / MORE_TEMPLATES).glob("*.jinja"):
+            (path / MORE_TEMPLATES).mkdir(exist_ok=True)
+            shutil.copyfile(template, path / MORE_TEMPLATES / template.name)
     old = read_config(like)
     labels_fit = len(Fields(old).get("id2label", {})) == len(config["id2label"])
     kept = HARMLESS - DECIDED_HERE - written

@@ -1,6 +1,6 @@
 """Reads the tokenizer of published weights, with its special tokens.
 
-It is tokenizer.json, a sentencepiece model, or one of the older formats.
+It is tokenizer.json, or one of the older formats.
 """
 
 import dataclasses
@@ -8,10 +8,15 @@ from pathlib import Path
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.files.read import Json, quote_value, read_bytes, read_object, read_text
-from flaxformer_lite.pretrained import hf_config, wrappers
-from flaxformer_lite.pretrained.folder import STATIC_CONFIG, check_exists, is_static
+from flaxformer_lite.files.read import Json, quote_value, read_object, read_text
+from flaxformer_lite.pretrained import hf_config
+from flaxformer_lite.pretrained.folder import (
+    STATIC_CONFIG,
+    check_exists,
+    is_static,
+)
 from flaxformer_lite.text import (
+    chat_template,
     older_files,
     saved_files,
     special_tokens,
@@ -21,7 +26,6 @@ from flaxformer_lite.text.folder_rules import FolderRules, read_rules, with_toke
 from flaxformer_lite.text.published_tokenizer import JSON, PublishedTokenizer
 
 BYTES = "tokenizer.bytes"
-SENTENCEPIECE = ("spiece.model", "tokenizer.model")
 # Files of tokenizers that are not read for every model; only a tokenizer.json is complete.
 OTHERS = (
     "sentencepiece.bpe.model",
@@ -36,9 +40,8 @@ KINDS = {
     "padding_side": str,
     "truncation_side": str,
     "model_max_length": float,
-    "add_bos_token": bool,
-    "add_eos_token": bool,
 }
+TEMPLATE = "chat_template.jinja"
 LARGEST_TEMPLATE = 1 << 20  # bytes
 
 
@@ -70,11 +73,6 @@ def read_tokenizer(folder: Path, *, family: str | None = None) -> PublishedToken
         raise ConfigError(f"{folder / JSON}: cannot be read as a tokenizer ({error}).") from None
     published = _read(folder / "config.json")
     kind = published.get("model_type")
-    path = next((folder / name for name in SENTENCEPIECE if (folder / name).is_file()), None)
-    adds = _added(published, folder, family) if path else ""
-    if path and adds:
-        _rules_of(path.parent).check_followed(path)
-        return _sentencepiece(path, config, template, adds)
     made = older_files.make_tokenizer(folder)
     if made:
         named = {f"{role}_token": token for role, token in made.tokens.items()}
@@ -149,35 +147,6 @@ def framed(
     )
 
 
-def _added(published: Json, folder: Path, family: str | None) -> str:
-    """Returns what the family's sentencepiece model adds to a text; "" if it is not read alone."""
-    try:
-        published = wrappers.flatten(published, folder)
-        return hf_config.family_of(published, folder, family).PUBLISHED.sentencepiece
-    except ConfigError:  # of a family that is not here
-        return ""
-
-
-def _sentencepiece(path: Path, config: Json, template: str, adds: str) -> PublishedTokenizer:
-    try:
-        inner = plain.SentencePiece(read_bytes(path))
-    except Exception as error:  # sentencepiece raises plain RuntimeError, and more
-        raise ConfigError(f"{path}: cannot be read as a sentencepiece model ({error}).") from None
-    spelled = {}
-    for role in ("pad", "eos", "bos"):
-        if role in inner.ids:
-            spelled[plain.KNOWN[role][1]] = inner.ids[role]
-    if adds == "eos":
-        spelled |= {f"<extra_id_{k}>": i for k, i in enumerate(inner.sentinel_ids)}
-    before: tuple[int, ...] = ()
-    if adds == "bos" and config.get("add_bos_token", True) and inner.bos_id is not None:
-        before = (inner.bos_id,)
-    after: tuple[int, ...] = ()
-    if adds == "eos" or config.get("add_eos_token", False):
-        after = (inner.eos_id,)
-    return PublishedTokenizer(inner, config, template, spelled, before, after)
-
-
 def _read(path: Path) -> Json:
     if not path.exists():
         return {}
@@ -185,18 +154,27 @@ def _read(path: Path) -> Json:
 
 
 def _chat_template(folder: Path, config: Json) -> str:
-    if (folder / "chat_template.jinja").is_file():
-        return read_text(folder / "chat_template.jinja", limit=LARGEST_TEMPLATE)
-    template = config.get("chat_template") or ""
-    if isinstance(template, list):  # several by name
-        named = {}
-        for entry in template:
-            if isinstance(entry, dict):
-                named[entry.get("name")] = entry.get("template")
-        template = named.get("default", "")
-    if not isinstance(template, str):
-        raise ConfigError(
-            f"{folder}: chat_template={quote_value(template)}: must be a text, or a list of objects"
-            " with name and template."
-        )
-    return template
+    """Returns the template of a folder's files, or else of its config."""
+    named: dict[object, object] = {}
+    if (folder / TEMPLATE).is_file():
+        named["default"] = read_text(folder / TEMPLATE, limit=LARGEST_TEMPLATE)
+    for path in sorted((folder / chat_template.MORE_TEMPLATES).glob("*.jinja")):
+        named[path.stem] = read_text(path, limit=LARGEST_TEMPLATE)
+    if not named:
+        template = config.get("chat_template") or ""
+        if isinstance(template, str):
+            return template
+        named = template
+        if isinstance(template, list):
+            named = {}
+            for entry in template:
+                if isinstance(entry, dict):
+                    named[entry.get("name")] = entry.get("template")
+        if not isinstance(named, dict) or not named:
+            named = {"": None}
+        if not all(isinstance(text, str) for text in (*named, *named.values())):
+            raise ConfigError(
+                f"{folder}: chat_template={quote_value(template)}: must be a text, or a list of"
+                " objects with name and template."
+            )
+    return chat_template.join_named(named)  # type: ignore[arg-type]  # checked above

@@ -7,7 +7,7 @@ import math
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from flaxformer_lite.config import ConfigError
@@ -15,6 +15,7 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.text import render_template
 
 LOG = logging.getLogger("flaxformer_lite")
+MORE_TEMPLATES = "additional_chat_templates"  # a folder of templates by name, beside the default
 SECONDS = 2  # of processor time after the import of jinja2; a usual template takes milliseconds
 EACH = 0.02  # seconds more for each conversation
 PATIENCE = 600  # seconds, on a machine that gives the process no time
@@ -27,7 +28,8 @@ class Rendered(NamedTuple):
     """A conversation as text, or why the template does not render it."""
 
     text: str = ""
-    marked: Sequence[Sequence[int]] = ()  # [begin, stop] of what is within `{% generation %}`
+    # [begin, stop] of what is within `{% generation %}`; None if that is hidden
+    marked: Sequence[Sequence[int]] | None = ()
     error: str = ""
 
 
@@ -46,10 +48,15 @@ def render(template: str, batch: list[Json]) -> list[str]:
     return texts
 
 
-def render_each(template: str, batch: list[Json]) -> list[Rendered]:
+def render_each(template: str, batch: list[Json], *, marks: bool = False) -> list[Rendered]:
     """Renders a template for each object of variables; says of each whether it fails.
 
     Names the variables and the keys of messages that the template never reads, once.
+
+    Args:
+      template: Jinja source.
+      batch: the variables of each.
+      marks: whether to find what is within `{% generation %}`.
 
     Raises:
       ConfigError: the template is no Jinja, or exceeds the limits.
@@ -58,7 +65,7 @@ def render_each(template: str, batch: list[Json]) -> list[Rendered]:
     unread: set[str] = set()
     read: set[str] = set()
     for portion in _portions(batch):
-        answer = _in_process({"template": template, "batch": portion})
+        answer = _in_process({"template": template, "batch": portion, "marks": marks})
         if "error" in answer:
             raise ConfigError(f"{FAILS} ({answer['error']}).")
         made += [_checked(Rendered(**each)) for each in answer["rendered"]]
@@ -66,6 +73,31 @@ def render_each(template: str, batch: list[Json]) -> list[Rendered]:
         read.update(answer["read"])
     _tell_unread(template, tuple(sorted(unread - read)))
     return made
+
+
+def join_named(templates: Mapping[str, str]) -> str:
+    """Returns one template in the place of several with names, as transformers chooses among them.
+
+    A conversation with tools is rendered by `tool_use`, others by `default`.
+
+    Args:
+      templates: Jinja sources by name, one at least.
+    """
+    lacks = (
+        f"of the chat templates {', '.join(sorted(templates))} none is named default; put one into"
+        " the folder as chat_template.jinja"
+    )
+    default = templates.get("default", f"{{{{ raise_exception({json.dumps(lacks)}) }}}}")
+    if "tool_use" not in templates:
+        return default
+    # A block takes the line end behind it. The `+` keeps the spaces before it, and the last line
+    # end goes as it does at the end of a template.
+    tools = re.sub(r"\r?\n\Z", "", templates["tool_use"])
+    others = re.sub(r"\r?\n\Z", "", default)
+    return (
+        f"{{% if tools is defined and tools is not none %}}\n{tools}"
+        f"{{%+ else %}}\n{others}{{%+ endif %}}"
+    )
 
 
 def _portions(batch: Sequence[Json]) -> Iterator[list[Json]]:

@@ -17,6 +17,10 @@ from flaxformer_lite.text.tokenizer import Tokenizer
 
 GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 PROBE = "fine"  # the answer by which the token that ends a turn is found
+PROBING: Messages = [
+    {"role": "user", "content": "why"},
+    {"role": ANSWERS, "content": PROBE},
+]
 OTHER = "\ue000"  # an answer that shares no letter with any other, as no text has this one
 
 
@@ -58,10 +62,7 @@ def encode(
             " last."
         )
     guard = str(secrets.randbits(64) | 1 << 63)  # digits pass through every filter of a template
-    spelling = {i: token for token, i in tokenizer.spelled.items()}
-    specials = {}
-    for role in ("bos", "eos", "pad"):
-        specials[f"{role}_token"] = spelling.get(tokenizer.ids.get(role, -1), "")
+    specials = _spelled_roles(tokenizer)
     batch = []
     sizes = []
     for chat in chats:
@@ -69,9 +70,8 @@ def encode(
         needed = _renderings(specials | literal, every=not has_marks and learn == "all")
         batch += needed
         sizes.append(len(needed))
-    asked = [{"role": "user", "content": "why"}, {"role": ANSWERS, "content": PROBE}]
-    probe = _with(specials, asked)
-    *rendered, probed = chat_template.render_each(template, [*batch, probe])
+    probe = _with(batch[0] if batch else specials, PROBING)  # with its tools
+    *rendered, probed = chat_template.render_each(template, [*batch, probe], marks=has_marks)
     end = _end_of_turn(tokenizer, probed)
     spans = _spans(template, batch, rendered, sizes, tokenizer.special_pattern.pattern, end)
     made = []
@@ -80,11 +80,38 @@ def encode(
         part = rendered[at : at + size]
         if part[0].error:
             raise ConfigError(f"row {number + 1}: {FAILS} ({part[0].error}).")
+        if part[0].marked is None:
+            raise ConfigError(
+                f"row {number + 1}: chat: the template changes what is within {{% generation %}},"
+                " so that answers are not found; write it without filters, or take the tag out."
+            )
         ends = chats[number]["messages"][-1]["role"] == ANSWERS
         found = spans[number]
         made.append(_conversation(tokenizer, part, found, guard, end, ends, has_marks, learn))
         at += size
     return made
+
+
+def find_end_of_turn(tokenizer: Tokenizer, template: str) -> int | None:
+    """Returns the special token with which a template ends turns; None if there is none.
+
+    Raises:
+      ConfigError: as in `text/chat_template.py`.
+    """
+    probe = _with(_spelled_roles(tokenizer), PROBING)
+    tool = {"type": "function", "function": {"name": "a", "description": "a", "parameters": {}}}
+    # a template may be for conversations with tools alone
+    for probed in chat_template.render_each(template, [probe, probe | {"tools": [tool]}]):
+        if not probed.error:
+            return tokenizer.spelled.get(_end_of_turn(tokenizer, probed))
+    return None
+
+
+def _spelled_roles(tokenizer: Tokenizer) -> Json:
+    """Returns the variables of a template that spell special tokens."""
+    spelling = {i: token for token, i in tokenizer.spelled.items()}
+    roles = ("bos", "eos", "pad")
+    return {f"{role}_token": spelling.get(tokenizer.ids.get(role, -1), "") for role in roles}
 
 
 def _with(variables: Json, messages: Messages, *, asks: bool = False) -> Json:
@@ -109,8 +136,9 @@ def _renderings(variables: Json, *, every: bool) -> list[Json]:
 
 def _end_of_turn(tokenizer: Tokenizer, probed: Rendered) -> str:
     """Returns the first special token behind the answer of the probe; "" if there is none."""
-    match = tokenizer.special_pattern.search(probed.text, max(probed.text.rfind(PROBE), 0))
-    if match is None:
+    at = probed.text.rfind(PROBE)
+    match = tokenizer.special_pattern.search(probed.text, at)
+    if match is None or at < 0:
         return ""
     return match[0]
 
@@ -238,7 +266,8 @@ def _conversation(
     last = spans[-1][0] if spans else 0
     learned = list(spans)
     if has_marks:
-        learned = [(begin, stop) for begin, stop in whole.marked if learn != "last" or stop > last]
+        marked = whole.marked or ()
+        learned = [(begin, stop) for begin, stop in marked if learn != "last" or stop > last]
     elif learn == "last":
         learned = learned[-1:]
     if learn == "last" and not ends:

@@ -6,8 +6,7 @@ A tokenizer.json may be right about none of these: transformers reads them from
 tokenizer_config.json, and sentence-transformers from sentence_bert_config.json.
 """
 
-import json
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,20 +14,37 @@ from tokenizers import Tokenizer, normalizers
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json, read_object
+from flaxformer_lite.text.added_tokens import (
+    LISTS,
+    ROLES,
+    Added,
+    add_missing,
+    content_of,
+    read_added,
+    read_optional,
+)
 from flaxformer_lite.text.saved_files import CONFIG
+from flaxformer_lite.text.tokenizer_classes import follow_fields, name_class, rename_frame
 
 SENTENCES = "sentence_bert_config.json"
 SIDES = ("right", "left")
-ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")  # the order in which they are added
 ENDLESS = 1 << 30  # tokens; the length is the caller's
+# Fields that say how the class of a tokenizer makes its first steps.
+STEPS = (
+    "add_prefix_space",
+    "clean_text",
+    "do_lower_case",
+    "keep_accents",
+    "split_by_punct",
+    "strip_accents",
+    "tokenize_chinese_chars",
+)
 KINDS = {
     "truncation_side": str,
-    "add_prefix_space": bool,
     "add_bos_token": bool,
     "tokenizer_class": str,
+    **dict.fromkeys(STEPS, bool),
 }
-# Classes for which transformers takes tokenizer.json as it is; others rebuild its first step.
-GENERIC = ("PreTrainedTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend")
 
 
 @dataclass(frozen=True)
@@ -36,23 +52,33 @@ class FolderRules:
     """Rules that a folder states beside its tokenizer's own file.
 
     Attributes:
+      folder: the directory.
       tokens: the spelling of special tokens by role (bos, eos, ...).
+      added: tokens that the tokenizer's file may lack.
+      class_name: the class that makes its steps, such as `Bert`; "" for the generic one.
+      steps: fields of that class.
       truncation_side: "right" or "left"; None: as the tokenizer's file says.
-      prefix_space: whether texts get a space before them; None: as the tokenizer's file says.
       lower_case: whether texts are first turned into lower case.
       add_bos: whether a tokenizer without a template puts its bos token before texts.
     """
 
+    folder: Path = Path()
     tokens: Json = field(default_factory=dict)
+    added: tuple[Added, ...] = ()
+    class_name: str = ""
+    steps: Mapping[str, bool | None] = field(default_factory=dict)
     truncation_side: str | None = None
-    prefix_space: bool | None = None
     lower_case: bool = False
     add_bos: bool = False
 
     def apply(self, definition: str) -> str:
         """Returns a tokenizer.json that follows the rules; unchanged where there are none."""
-        if self.prefix_space is not None:
-            definition = _with_prefix_space(definition, self.prefix_space)
+        if self.class_name and self.steps:
+            definition = follow_fields(definition, self.class_name, self.steps)
+        if self.added:
+            definition = add_missing(definition, self.added, self.folder)
+        if self.class_name:
+            definition = rename_frame(definition, self.class_name, self.tokens)
         if self.lower_case:
             tokenizer = Tokenizer.from_str(definition)
             usual = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
@@ -101,15 +127,18 @@ def read_rules(folder: Path) -> FolderRules:
         token = content_of(named.get(f"{role}_token"))
         if token:
             tokens[role] = token
-    prefix_space = None
-    if (config.get("tokenizer_class") or GENERIC[0]) not in GENERIC:
-        prefix_space = config.get("add_prefix_space")
+    class_name = name_class(config, read_optional(folder / "config.json"))
+    steps = {}  # without a value, accents go with the case; other fields then say nothing
+    for name in STEPS:
+        if name in config and (config[name] is not None or name == "strip_accents"):
+            steps[name] = config[name]
     lower_case = False
     if (folder / SENTENCES).is_file():
         asked = read_object(folder / SENTENCES, {"do_lower_case": bool})
         lower_case = bool(asked.get("do_lower_case"))
     add_bos = bool(config.get("add_bos_token"))
-    return FolderRules(tokens, side, prefix_space, lower_case, add_bos)
+    added = tuple(read_added(folder, named))
+    return FolderRules(folder, tokens, added, class_name, steps, side, lower_case, add_bos)
 
 
 def with_tokens_map(folder: Path, config: Json) -> Json:
@@ -119,45 +148,9 @@ def with_tokens_map(folder: Path, config: Json) -> Json:
     """
     if "added_tokens_decoder" in config:
         return config
-    return config | read_optional(folder / "special_tokens_map.json")
-
-
-def content_of(token: object) -> str | None:
-    """Returns the spelling of a token, which is a text or an object; None for anything else."""
-    content = token.get("content") if isinstance(token, dict) else token
-    return content if isinstance(content, str) else None
-
-
-def read_optional(path: Path) -> Json:
-    """Reads a JSON object; {} if there is no file."""
-    if not path.is_file():
-        return {}
-    return read_object(path)
-
-
-def _with_prefix_space(definition: str, prefix_space: bool) -> str:
-    """Returns a tokenizer.json whose first step puts a space before texts, or none."""
-    values = json.loads(definition)
-    changed = False
-    for step in _steps(values.get("pre_tokenizer")):
-        if step["type"] == "ByteLevel":
-            changed |= step["add_prefix_space"] != prefix_space
-            step["add_prefix_space"] = prefix_space
-        if step["type"] == "Metaspace":
-            scheme = "first" if prefix_space else "never"
-            changed |= step.get("prepend_scheme") != scheme
-            step["prepend_scheme"] = scheme
-    if not changed:  # the text as it was, as tokenizers are told apart by its hash
-        return definition
-    return json.dumps(values, ensure_ascii=False)
-
-
-def _steps(first: Json | None) -> Iterator[Json]:
-    """Yields the steps of a pre-tokenizer, which may be a sequence of them."""
-    if first is None:
-        return
-    if first["type"] != "Sequence":
-        yield first
-        return
-    for step in first["pretokenizers"]:
-        yield from _steps(step)
+    precedes = read_optional(folder / "special_tokens_map.json")
+    lists = [each.get(LISTS[0]) for each in (config, precedes)]
+    merged = config | precedes
+    if all(isinstance(each, list) for each in lists):
+        merged[LISTS[0]] = [*lists[0], *lists[1]]
+    return merged

@@ -1,7 +1,8 @@
 """Tokenizers of folders that are older than tokenizer.json, by plug-ins that read their files.
 
 A plug-in of the kind `tokenizer_files` has `READ`, the names of the files that it reads, and the
-functions `make_tokenizer` and `read_numbered`, which return what those below do for its folders.
+functions `make_tokenizer`, `read_numbered` and `express_pieces`, which return what those below do
+for its folders.
 """
 
 import itertools
@@ -53,6 +54,15 @@ def read_numbered(
     """
     read = (plugin.read_numbered(folder, kind, config, template) for plugin in _plugins())
     return next(filter(None, read), None)
+
+
+def express_pieces(definition: bytes) -> str:
+    """Returns a tokenizer.json that encodes as a sentencepiece model does, with T5's sentinels.
+
+    Args:
+      definition: the content of the model's file.
+    """
+    return next(plugin.express_pieces(definition) for plugin in _plugins())
 
 
 def list_files() -> list[str]:

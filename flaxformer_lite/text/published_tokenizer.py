@@ -18,8 +18,8 @@ from flaxformer_lite import hints
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json, quote_value
 from flaxformer_lite.text import tokenizer as plain
+from flaxformer_lite.text.added_tokens import content_of
 from flaxformer_lite.text.escape_specials import FAILS, any_of, library_errors, split_at
-from flaxformer_lite.text.folder_rules import content_of
 from flaxformer_lite.text.special_tokens import Frame, longest_first
 
 LOG = logging.getLogger("flaxformer_lite")

@@ -8,18 +8,21 @@ no limit on loops or ranges and no thread can end. The limits of a process can, 
 template does.
 """
 
+import bisect
 import contextlib
 import datetime
 import json
 import math
+import re
 import resource
+import secrets
 import sys
 import time
 from collections.abc import Callable, ItemsView, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 if TYPE_CHECKING:
-    from jinja2 import Environment
+    from jinja2 import Environment, Template
     from jinja2.parser import Parser
 
 Variables = dict[str, Any]  # JSON
@@ -48,12 +51,13 @@ def main() -> None:
 
 
 def answer(request: Variables) -> Variables:
-    """Renders {"template": text, "batch": [variables]}.
+    """Renders {"template": text, "batch": [variables], "marks": whether to find marks}.
 
     Returns {"rendered": [...], "read": [name], "unread": [name]}, or {"error": text} of a template
     that is no Jinja. Rendered is {"text": text, "marked": [[begin, stop]]}, the characters within
-    `{% generation %}`, or {"error": text}. Unread are the variables, and the keys of messages, that
-    the template reads in none of them.
+    `{% generation %}`, None if the template hides where they are; or {"error": text}. Unread are
+    the variables, and the keys of messages, that the template reads in none of those that it
+    renders.
     """
     from jinja2 import meta
 
@@ -69,14 +73,19 @@ def answer(request: Variables) -> Variables:
     given: set[str] = set()
     keys: set[str] = set()
     for each in batch:
+        try:
+            marks.now = datetime.datetime.now()
+            text = _text(compiled.generate(**_prepared(each)))
+            made: Variables = {"text": text}
+            if request["marks"]:
+                made["marked"] = _marked(compiled, each, marks, text)
+            rendered.append(made)
+        except Exception as error:  # a template may raise anything
+            rendered.append({"error": _text_of(error)})
+            continue
         given.update(each)
         for message in each["messages"]:
             keys.update(message)
-        try:
-            text = _text(compiled.generate(**_prepared(each)), marks)
-            rendered.append({"text": text, "marked": marks.spans(text)})
-        except Exception as error:  # a template may raise anything
-            rendered.append({"error": _text_of(error)})
     seen = {*_Message.seen, "role"}
     if not seen.isdisjoint(THOUGHTS):
         seen.update(THOUGHTS)
@@ -87,33 +96,71 @@ def answer(request: Variables) -> Variables:
     return {"rendered": rendered, "read": read, "unread": unread}
 
 
+def _marked(
+    compiled: "Template", variables: Variables, marks: "_Marks", text: str
+) -> list[tuple[int, int]] | None:
+    """Returns where in a text what is within `{% generation %}` stands.
+
+    The template is rendered again with marks around it, as a macro or a `{% set %}` may put what it
+    made before, or elsewhere. Returns None where the text is another with the marks.
+    """
+    marks.are_written = True
+    try:
+        whole = _text(compiled.generate(**_prepared(variables)))
+    except Exception:  # a template may raise anything
+        return None
+    finally:
+        marks.are_written = False
+    return marks.spans(whole, text)
+
+
 class _Marks:
-    """The characters of a text within `{% generation %}`, noted while it is rendered."""
+    """Marks around what is within `{% generation %}`, which no text can hold by chance.
 
-    length = 0  # characters rendered so far
-    noted: list[tuple[int, str]]
+    They are of digits, which pass through every filter of a template.
+    """
 
-    def clear(self) -> None:
-        self.length = 0
-        self.noted = []
+    are_written = False
+    now: datetime.datetime  # of the conversation, so that it is rendered twice alike
+
+    def __init__(self) -> None:
+        self.begin = str(secrets.randbits(128) | 1 << 127)
+        self.stop = str(secrets.randbits(128) | 1 << 127)
 
     def note(self, caller: Callable[[], str]) -> str:
         text = caller()
-        self.noted.append((self.length, text))
+        if self.are_written:
+            return f"{self.begin}{text}{self.stop}"
         return text
 
-    def spans(self, whole: str) -> list[tuple[int, int]]:
-        """Returns where what was noted is in the whole text.
-
-        A macro writes more before it, which was not rendered yet when it was noted.
-        """
+    def spans(self, marked: str, text: str) -> list[tuple[int, int]] | None:
+        """Returns where what is marked begins and ends in the text without marks."""
+        bare = ""
+        begun = []
         found = []
-        for at, text in self.noted:
-            begin = whole.find(text, at)
-            if begin < 0:  # a filter changed it
-                begin = at
-            found.append((begin, begin + len(text)))
-        return found
+        for part in re.split(f"({self.begin}|{self.stop})", marked):
+            if part == self.begin:
+                begun.append(len(bare))
+            elif part == self.stop and begun:
+                found.append((begun.pop(), len(bare)))
+            elif part == self.stop:
+                return None
+            else:
+                bare += part
+        if bare == text:
+            return sorted(found)
+        # A filter that takes spaces at the ends, or changes the case, sees the marks.
+        before = [at for at, letter in enumerate(bare) if not letter.isspace()]
+        after = [at for at, letter in enumerate(text) if not letter.isspace()]
+        if [bare[at].lower() for at in before] != [text[at].lower() for at in after]:
+            return None
+        moved = []
+        for begin, stop in sorted(found):
+            first = bisect.bisect_left(before, begin)
+            last = bisect.bisect_left(before, stop)
+            if first < last:
+                moved.append((after[first], after[last - 1] + 1))
+        return moved
 
 
 class _Message(dict[str, object]):
@@ -162,15 +209,15 @@ def _prepared(variables: Variables) -> Variables:
     return {"tools": None, "documents": None, **variables, "messages": messages}
 
 
-def _text(parts: Iterator[str], marks: _Marks) -> str:
+def _text(parts: Iterator[str]) -> str:
     from jinja2 import TemplateError
 
-    marks.clear()
+    length = 0
     texts = []
     for part in parts:
         texts.append(part)
-        marks.length += len(part)
-        if marks.length > LONGEST:
+        length += len(part)
+        if length > LONGEST:
             raise TemplateError(f"a prompt of more than {LONGEST:,} characters")
     return "".join(texts)
 
@@ -226,7 +273,7 @@ def _environment() -> tuple["Environment", _Marks]:
     )
     environment.filters["tojson"] = to_json
     environment.globals["raise_exception"] = refuse
-    environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
+    environment.globals["strftime_now"] = lambda form: marks.now.strftime(form)
     return environment, marks
 
 

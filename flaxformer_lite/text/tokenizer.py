@@ -277,6 +277,7 @@ class HuggingFace(Tokenizer):
         self.library.no_truncation()
         self.vocab_size = 1 + max(self.library.get_vocab(with_added_tokens=True).values())
         usual = {role: next(self._ids(*names), None) for role, names in KNOWN.items()}
+        self._usual = usual
         ids = dict(usual)
         # Such folders could be trained with before their `tokens` were read; their runs go on.
         if frame == "published" or usual["eos"] is None:
@@ -297,8 +298,12 @@ class HuggingFace(Tokenizer):
 
     def save(self, folder: str | Path) -> None:
         super().save(folder)
-        if self.named_tokens:
-            config = {f"{role}_token": token for role, token in self.named_tokens.items()}
+        # Only what is not found by its usual spelling, as a token that is named is a special one.
+        config = {}
+        for role, token in self.named_tokens.items():
+            if self.ids[role] != self._usual[role]:
+                config[f"{role}_token"] = token
+        if config:
             Path(folder, saved_files.CONFIG).write_text(
                 f"{json.dumps(config, indent=2)}\n", encoding="utf-8"
             )
@@ -518,9 +523,7 @@ def load(
         content = read_bytes(path, limit=saved_files.LARGEST)
         loaded: Tokenizer
         if path.suffix == ".json":
-            definition = content
-            if rules != FolderRules(rules.tokens):
-                definition = rules.apply(content.decode()).encode()
+            definition = rules.apply(content.decode()).encode()
             loaded = HuggingFace(definition, rules.tokens, frame)
         elif path.suffix == ".model":
             loaded = SentencePiece(content)

@@ -115,6 +115,8 @@ def test_chat_asks_by_the_template(tmp_path, capsys):
     asked = written(capsys, folder, *args, "--chat", "--system", "be brief")
     due = greedy(folder, "[BOS]<system> be brief\n<user> two\n<assistant>", 6) + "\n"
     assert asked == due != plain.out
+    begun = written(capsys, folder, *args, "--chat", "--answer", "one")
+    assert begun == greedy(folder, "[BOS]<user> two\n<assistant> one", 6) + "\n"
 
 
 @pytest.mark.parametrize("flag", ["--chat_variable", "--chat-variable"])

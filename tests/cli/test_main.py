@@ -132,6 +132,7 @@ EMBED = "embed --model GPT2"
         (f"{WRITE} --temperature hot", "invalid float value: 'hot'"),
         (f"{WRITE} --chat", "this model has no chat template"),
         (f"{WRITE} --system y", "add --chat"),
+        (f"{WRITE} --answer y", "--answer: needs a conversation; add --chat"),
         (f"{WRITE} --prompt y --stream", "one text at a time"),
         (f"{WRITE} --stream --num_beams 2 --max_new_tokens 4", "may change tokens already written"),
         ("convert --model x", "--model: no such flag; SRC DST are given without a flag"),

@@ -1,7 +1,6 @@
 """Tokenizers as they lie beside published weights."""
 
 import concurrent.futures
-import dataclasses
 import json
 
 import numpy as np
@@ -10,11 +9,14 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from flaxformer_lite.config import ConfigError, TokenizerConfig
 from flaxformer_lite.model_details import load_tokenizer
-from flaxformer_lite.models import ernie4_5
+from flaxformer_lite.models import build_model
 from flaxformer_lite.pretrained import chat
+from flaxformer_lite.pretrained.companions import publish_tokenizer
 from flaxformer_lite.text import chat_template
+from flaxformer_lite.text.tokenizer import Bytes
 from flaxformer_lite.text.tokenizer_training import train
 from tests.marks import daily
+from tests.objectives import tables
 
 IN_PROCESS = chat_template._in_process  # before tests/conftest.py replaces it
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d"]
@@ -87,24 +89,15 @@ def test_sentencepiece_of_t5_ends_with_eos_and_knows_sentinels(pieces, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("config", "bos", "eos"), [({}, 1, 0), ({"add_bos_token": False, "add_eos_token": True}, 0, 1)]
+    ("config", "bos", "eos"),
+    [({}, 0, 0), ({"add_bos_token": True}, 1, 0), ({"add_eos_token": True}, 0, 1)],
 )
-def test_sentencepiece_of_llama_begins_with_bos(pieces, tmp_path, config, bos, eos):
+def test_sentencepiece_of_llama_begins_as_its_folder_says(pieces, tmp_path, config, bos, eos):
     (tmp_path / "tokenizer.model").write_bytes(pieces.definition)
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     ids = load_tokenizer(tmp_path).encode("two")
     assert ids == [pieces.bos_id] * bos + pieces.encode("two") + [pieces.eos_id] * eos
-
-
-def test_each_family_says_what_its_sentencepiece_model_adds(pieces, tmp_path, monkeypatch):
-    (tmp_path / "tokenizer.model").write_bytes(pieces.definition)
-    (tmp_path / "config.json").write_text('{"model_type": "ernie4_5"}')
-    with pytest.raises(ConfigError, match="is not read without a tokenizer"):
-        load_tokenizer(tmp_path)
-    adds = dataclasses.replace(ernie4_5.PUBLISHED, sentencepiece="bos")
-    monkeypatch.setattr(ernie4_5, "PUBLISHED", adds)
-    assert load_tokenizer(tmp_path).encode("two")[0] == pieces.bos_id
 
 
 @pytest.mark.parametrize(
@@ -122,7 +115,7 @@ def test_each_family_says_what_its_sentencepiece_model_adds(pieces, tmp_path, mo
         ),
         (
             {"spiece.model": "a", "config.json": '{"model_type": "t5"}'},
-            "cannot be read as a sentencepiece model",
+            "no tokenizer can be made of the sentencepiece model",
         ),
         ({"tokenizer.json": "{"}, "cannot be read as a tokenizer"),
         ({"tokenizer.json": "{", "tokenizer_config.json": "["}, "is not JSON"),
@@ -201,12 +194,12 @@ def test_special_tokens_in_a_text_can_be_text(words, pieces, tmp_path):
     (tmp_path / "t5" / "spiece.model").write_bytes(pieces.definition)
     (tmp_path / "t5" / "config.json").write_text('{"model_type": "t5"}')
     t5 = load_tokenizer(tmp_path / "t5")
-    literal = t5.encode("one </s><extra_id_0>", special_tokens=False, allow_special=False)
-    assert t5.decode(literal) == "one </s><extra_id_0>" and not set(literal) & {
+    literal = t5.encode("one [EOS]<extra_id_0>", special_tokens=False, allow_special=False)
+    assert t5.decode(literal) == "one [EOS]<extra_id_0>" and not set(literal) & {
         pieces.eos_id,
         *pieces.sentinel_ids,
     }
-    assert t5.encode("one </s>", special_tokens=False)[-1] == pieces.eos_id
+    assert t5.encode("one [EOS]", special_tokens=False)[-1] == pieces.eos_id
 
 
 def test_a_special_token_of_one_character_stays_in_a_text(tmp_path):
@@ -231,11 +224,11 @@ def test_nobodys_words_end_their_turn_in_a_chat(words, pieces, tmp_path, kind):
     if kind == "sentencepiece":
         folder = tmp_path / "llama"
         end = pieces.eos_id
-        text = pieces.encode("a </s> b")
+        text = pieces.encode("a [EOS] b")
         folder.mkdir()
         (folder / "tokenizer.model").write_bytes(pieces.definition)
         (folder / "config.json").write_text('{"model_type": "llama"}')
-    token = {"json": "[SEP]", "sentencepiece": "</s>"}[kind]
+    token = {"json": "[SEP]", "sentencepiece": "[EOS]"}[kind]
     (folder / "chat_template.jinja").write_text(
         "{% for m in messages %}{{ m.content | trim }}" + token + "{% endfor %}"
     )
@@ -314,9 +307,22 @@ def test_pairs_are_cut_as_the_library_cuts_them(two, lengths, most, side):
     assert load_tokenizer(two).encode(texts[0], max_length=most) == library.encode(texts[0]).ids
 
 
-def test_pairs_without_a_tokenizer_json(tmp_path, pieces):
-    pieces.save(tmp_path)
-    (tmp_path / "tokenizer.model").rename(tmp_path / "spiece.model")
+def test_a_sentencepiece_model_is_published_as_a_tokenizer_json(pieces, tmp_path):
+    """By the file alone, transformers would take the steps of a class, which are others."""
+    model = build_model(tables.tiny_llama(pieces.vocab_size))
+    publish_tokenizer(pieces, model, tmp_path)
+    assert not (tmp_path / "tokenizer.model").exists()
+    published = load_tokenizer(tmp_path)
+    for text in ("forty two", "  one\n\ttwo é 汉", "[EOS] three "):
+        ids = published.encode(text, allow_special=False)
+        assert ids == pieces.encode(text) and published.decode(ids) == text
+    last = pieces.sentinel_ids[-1]
+    assert published.encode("[EOS]<extra_id_99>") == [pieces.eos_id, last]
+    assert published.ids == pieces.ids and len(published) == pieces.vocab_size
+
+
+def test_pairs_without_a_tokenizer_json(tmp_path):
+    Bytes().save(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "t5"}')
     with pytest.raises(ConfigError, match=r"need a tokenizer\.json,.*join"):
         load_tokenizer(tmp_path)(["a"], ["b"])

@@ -71,6 +71,30 @@ def test_what_transformers_refuses_is_refused(name):
             conversations.encode(load(FOLDER), TEMPLATES[name], [CONVERSATIONS[told]])
 
 
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_an_answer_that_was_begun_goes_on_as_in_transformers(name, tmp_path):
+    shutil.copy(FOLDER / "tokenizer.json", tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text('{"bos_token": "<s>", "eos_token": "</s>"}')
+    (tmp_path / "chat_template.jinja").write_text(TEMPLATES[name])
+    tokenizer = read_tokenizer(tmp_path)
+    for told, due in CHATS["expected"][name].items():
+        variables = dict(CONVERSATIONS[told])
+        messages = variables.pop("messages")
+        if due.get("continued"):
+            ids = chat.encode(tokenizer, messages, variables, continue_final_message=True)
+            assert digest(ids) == due["continued"], told
+        elif "continued" in due:
+            with pytest.raises(ConfigError, match="does not write the last message as it is"):
+                chat.encode(tokenizer, messages, variables, continue_final_message=True)
+
+
+def test_an_answer_without_a_text_cannot_be_gone_on_with(tmp_path):
+    shutil.copy(FOLDER / "tokenizer.json", tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(TURNS)
+    with pytest.raises(ConfigError, match="the last message has no text to go on with"):
+        chat.encode(read_tokenizer(tmp_path), [answer(None)], continue_final_message=True)
+
+
 def question(text):
     return {"role": "user", "content": text}
 
@@ -96,18 +120,91 @@ TURNS = (
 )
 
 
+MARKED = (
+    "<|start|>{{ m.role }} {% if m.role == 'assistant' %}{% generation %}{{ m.content }}<|end|>"
+    "{% endgeneration %}{% else %}{{ m.content }}{% endif %}"
+)
+MACRO = "{% macro turn(m) %}BODY{% endmacro %}{% for m in messages %}{{ turn(m) }}{% endfor %}"
+SET = "{% for m in messages %}{% set turn %}BODY{% endset %}{{ turn }}{% endfor %}"
+
+
+def marked(around, messages):
+    (made,) = conversations.encode(
+        load(FOLDER), around.replace("BODY", MARKED), [{"messages": messages}]
+    )
+    return made.ids.tolist(), made.answers.tolist()
+
+
 @pytest.mark.parametrize(
     "around",
     [
-        "{% macro turn(m) %}BODY{% endmacro %}{% for m in messages %}{{ turn(m) }}{% endfor %}",
-        "{% for m in messages %}{% set turn %}BODY{% endset %}{{ turn }}{% endfor %}",
+        MACRO,
+        SET,
+        SET.replace("{{ turn }}", "{{ turn | trim }}").replace("BODY", "BODY{{ '\n ' }}"),
+        "{% set all %}{% for m in messages %}BODY{% endfor %}{% endset %}{{ all }}",
     ],
 )
-def test_marks_within_a_macro_are_where_it_writes_them(around):
-    body = "<|start|>{% if m.role == 'assistant' %}{% generation %}{{ m.content }}<|end|>"
-    body += "{% endgeneration %}{% else %}{{ m.content }}{% endif %}"
-    asked = [question("what"), answer("one"), question("why"), answer("two")]
-    assert learned(around.replace("BODY", body), asked) == ["one<|end|>", "two<|end|>"]
+@pytest.mark.parametrize("texts", [("ok", "ok", "say ok again", "ok"), ("what", "a", "who", "an")])
+def test_marks_in_a_buffer_are_where_it_is_written(around, texts):
+    """The same letters may stand earlier, in a question or in a header."""
+    turn = [question(texts[0]), answer(texts[1]), question(texts[2]), answer(texts[3])]
+    assert marked(around, turn) == marked("{% for m in messages %}BODY{% endfor %}", turn)
+
+
+def test_marks_that_a_filter_hides_are_refused():
+    hidden = SET.replace("{{ turn }}", "{{ turn }}{{ turn | length }}")
+    with pytest.raises(ConfigError, match="row 1: chat: the template changes what is within"):
+        marked(hidden, [question("what"), answer("one")])
+
+
+def test_a_marked_answer_in_other_letters_is_found():
+    loud = SET.replace("{{ turn }}", "{{ turn | upper | replace('<|END|>', '<|end|>') }}")
+    assert learned(loud.replace("BODY", MARKED), [question("a"), answer("a")]) == ["A<|end|>"]
+
+
+TOOLS = (
+    "{{ tools[0].name }}{% for m in messages %}<|start|>{{ m.tool_calls[0] if m.tool_calls }}"
+    "<|end|>{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("form", ["list", "files"])
+def test_a_conversation_with_tools_has_the_template_for_them(form, tmp_path):
+    """By name, as transformers chooses."""
+    shutil.copy(FOLDER / "tokenizer.json", tmp_path)
+    named = {"default": TURNS, "tool_use": TOOLS}
+    if form == "list":
+        listed = [{"name": name, "template": source} for name, source in named.items()]
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": listed}))
+    else:
+        (tmp_path / "chat_template.jinja").write_text(TURNS)
+        (tmp_path / "additional_chat_templates").mkdir()
+        (tmp_path / "additional_chat_templates/tool_use.jinja").write_text(TOOLS)
+    tokenizer = read_tokenizer(tmp_path)
+    call = [answer("one", tool_calls=["look"])]
+    prompt = "<|header|>assistant<|/header|>"
+    assert chat.render(tokenizer, [question("a")]) == f"<|header|>user<|/header|>a<|end|>{prompt}"
+    with_tools = chat.render(tokenizer, call, {"tools": [{"name": "look"}]})
+    assert with_tools == "look<|start|>look<|end|>"
+    rows = [{"messages": [question("a"), *call], "tools": [{"name": "look"}]}]
+    (made,) = conversations.encode(load(FOLDER), tokenizer.chat_template, rows)
+    assert tokenizer.decode(made.ids.tolist()) == "looklook"
+    assert tokenizer.decode(made.ids[made.answers > 0].tolist()) == "look"
+
+
+def test_without_a_default_template_only_tools_are_rendered():
+    joined = chat_template.join_named({"tool_use": TOOLS})
+    rows = [{"messages": [answer("", tool_calls=["look"])], "tools": [{"name": "look"}]}]
+    assert chat_template.render(joined, rows) == ["look<|start|>look<|end|>"]
+    with pytest.raises(ConfigError, match="of the chat templates tool_use none is named default"):
+        chat_template.render(joined, [{"messages": [question("a")]}])
+
+
+def test_only_what_was_rendered_is_said_to_be_unread(caplog):
+    template = "{% if 'tool_calls' in messages[0] %}{{ raise_exception('no') }}{% endif %}a"
+    calls = answer("one", tool_calls=["look"])
+    chat_template.render_each(template, [{"messages": [calls]}])
+    assert "never reads" not in caplog.text
 
 
 def test_a_content_of_null_is_none_to_the_template():

@@ -122,6 +122,12 @@ def generate(parser: argparse.ArgumentParser) -> None:
         help="variable of the chat template, such as enable_thinking=false; may be repeated",
     )
     add(
+        "--answer",
+        metavar="TEXT",
+        type=command_line.text,
+        help="beginning of the answer, which the model goes on with, with --chat",
+    )
+    add(
         "--literal",
         action="store_true",
         help="read special tokens in the prompt, such as </s>, as plain text",

@@ -99,13 +99,16 @@ class FlaxformerLite(HarnessModel, LM):
     def apply_chat_template(
         self, chat_history: list[Json], add_generation_prompt: bool = True
     ) -> str:
-        """Renders a conversation as the prompt of the assistant's next turn."""
-        if not add_generation_prompt:
-            raise ConfigError(
-                "apply_chat_template: a prompt that continues the assistant's last message is not"
-                " rendered; choose a task without gen_prefix, or leave out --apply_chat_template."
-            )
-        return chat.render(self.tokenizer, chat_history, self._chat_variables)
+        """Renders a conversation as the prompt of the assistant's next turn.
+
+        Without a generation prompt, it goes on with the last message.
+        """
+        return chat.render(
+            self.tokenizer,
+            chat_history,
+            self._chat_variables,
+            continue_final_message=not add_generation_prompt,
+        )
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
         """Returns the source of the template, for the harness's records."""

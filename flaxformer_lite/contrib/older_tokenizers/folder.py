@@ -1,7 +1,6 @@
 """The files of a checkpoint that is older than tokenizer.json."""
 
 import functools
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json, quote_value, read_bytes
-from flaxformer_lite.text.folder_rules import ROLES, content_of, read_optional
+from flaxformer_lite.text.added_tokens import ROLES, Added, content_of, read_added
 
 MODELS = ("spm.model", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
 LARGEST = 1 << 28  # bytes of a vocabulary
@@ -30,6 +29,9 @@ class Kind:
       strips: roles whose tokens take the spaces around them, `lstrip` and `rstrip`.
       others: further special tokens.
       language: the language of texts where the folder does not say; "" for none.
+      of_model: whether the sentencepiece model names its special tokens, in a folder that does not.
+      raw: whether tokens with a stated id are found in a text before it is normalized, if the
+        sentencepiece model puts a space before texts.
     """
 
     make: Callable[["Folder"], Tokenizer]
@@ -39,6 +41,8 @@ class Kind:
     strips: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     others: Sequence[str] = ()
     language: str = ""
+    of_model: bool = False
+    raw: bool = False
 
 
 class Folder:
@@ -60,12 +64,30 @@ class Folder:
         return content_of(self._token(role)) or ""
 
     def _token(self, role: str) -> Any:
-        token = self.config.get(f"{role}_token", self.kind.tokens.get(role))
+        token = self.config.get(f"{role}_token", self._usual.get(role))
         if token is not None and content_of(token) is None:
             raise ConfigError(
                 f"tokenizer_config.json: {role}_token={quote_value(token)}: must be a text."
             )
         return token
+
+    @functools.cached_property
+    def _usual(self) -> Mapping[str, str]:
+        """The spelling of special tokens by role, where the folder does not say.
+
+        It is the class's; of a folder that names no class, the model's own where that lacks it.
+        """
+        if self.config.get("tokenizer_class") or not self.kind.of_model:
+            return self.kind.tokens
+        pieces = [piece.piece for piece in self.sentencepiece.pieces]
+        usual = {}
+        for role, token in self.kind.tokens.items():
+            index = getattr(self.sentencepiece.trainer_spec, f"{role}_id", -1)
+            if token in pieces:
+                usual[role] = token
+            elif index >= 0:
+                usual[role] = pieces[index]
+        return usual
 
     def flag(self, name: str, usual: bool | None) -> Any:
         """Returns a setting that is true or false.
@@ -87,56 +109,40 @@ class Folder:
         Raises:
           ValueError, protobuf's DecodeError: it is damaged.
         """
-        # protobuf, which grain and orbax bring, takes 25 ms; most folders have a tokenizer.json
-        from sentencepiece import sentencepiece_model_pb2
-
-        content = read_bytes(existing_files(self.path, MODELS)[0], limit=LARGEST)
-        # protobuf makes the class as the module is imported
-        read = sentencepiece_model_pb2.ModelProto.FromString(content)  # type: ignore[attr-defined]
-        if not read.pieces:
-            raise ValueError("no pieces in it")
-        return read
-
-    @property
-    def added(self) -> list[AddedToken]:
-        """The tokens that the vocabulary may lack, in the order of their ids."""
-        tokens = []
-        for _, token in self.numbered:
-            tokens.append(added_token(token, special=bool(token.get("special"))))
-        for role in ROLES:
-            named = self._token(role)
-            if isinstance(named, str):
-                named = {"content": named, **dict.fromkeys(self.kind.strips.get(role, ()), True)}
-            if named:
-                tokens.append(added_token(named, special=True))
-        for name in (*self.kind.others, *listed_tokens(self.config)):
-            tokens.append(added_token({"content": name}, special=True))
-        return tokens
+        return parse_model(read_bytes(existing_files(self.path, MODELS)[0], limit=LARGEST))
 
     @functools.cached_property
-    def numbered(self) -> list[tuple[int, Json]]:
-        """The tokens for which the files state an id, by id."""
-        decoder = self.config.get("added_tokens_decoder") or {}
-        tokens = [(int(index), token) for index, token in decoder.items()]
-        if not tokens:
-            numbers = read_optional(self.path / "added_tokens.json")
-            tokens = [(index, {"content": token}) for token, index in numbers.items()]
-        return sorted(tokens, key=operator.itemgetter(0))
+    def added(self) -> list[Added]:
+        """The tokens that the vocabulary may lack, in the order of their ids."""
+        named = {f"{role}_token": self._token(role) for role in ROLES}
+        added = read_added(self.path, self.config | named, self.kind.strips, self.kind.others)
+        if self.kind.raw and self.sentencepiece.normalizer_spec.add_dummy_prefix:
+            added = [_without_normalization(each) for each in added]
+        return added
 
 
-def listed_tokens(config: Json) -> list[str]:
-    """Returns the special tokens that a config lists beside those with a role."""
-    listed = config.get("extra_special_tokens") or config.get("additional_special_tokens")
-    if not isinstance(listed, list):
-        return []
-    return list(filter(None, map(content_of, listed)))
+def parse_model(definition: bytes) -> Any:
+    """Reads the ModelProto of a sentencepiece model.
+
+    Raises:
+      ValueError, protobuf's DecodeError: it is damaged.
+    """
+    # protobuf, which grain and orbax bring, takes 25 ms; most folders have a tokenizer.json
+    from sentencepiece import sentencepiece_model_pb2
+
+    # protobuf makes the class as the module is imported
+    read = sentencepiece_model_pb2.ModelProto.FromString(definition)  # type: ignore[attr-defined]
+    if not read.pieces:
+        raise ValueError("no pieces in it")
+    return read
 
 
-def added_token(token: Json, *, special: bool) -> AddedToken:
-    """Reads a token of tokenizer_config.json."""
-    flags = {name: bool(token.get(name)) for name in ("lstrip", "rstrip", "single_word")}
-    normalized = bool(token.get("normalized", not special))
-    return AddedToken(content_of(token) or "", special=special, normalized=normalized, **flags)
+def _without_normalization(added: Added) -> Added:
+    token = added.token
+    if added.index is None:
+        return added
+    flags = {name: getattr(token, name) for name in ("single_word", "lstrip", "rstrip", "special")}
+    return added._replace(token=AddedToken(token.content, normalized=False, **flags))
 
 
 def existing_files(path: Path, names: tuple[str, ...]) -> list[Path]:

@@ -4,6 +4,7 @@
     vocab.json and merges.txt    GPT-2, OPT, RoBERTa, BART, DeBERTa
     a sentencepiece model        ALBERT, XLM-R, CamemBERT, DeBERTa-v2, mBART, NLLB, PLBART, Pegasus,
                                  BigBird
+    the same                     Llama, Gemma, T5, and others by the model's own steps
     none                         ByT5
 
 What is made is what transformers makes of the same files: a model of the `tokenizers` library, a
@@ -46,10 +47,19 @@ from flaxformer_lite.contrib.older_tokenizers.models import (
     whole_words,
     word_pieces,
 )
+from flaxformer_lite.contrib.older_tokenizers.sentence_pieces import (
+    code_llama_pairs,
+    gemma_pairs,
+    llama_pairs,
+    pieces_of_model,
+    t5_unigrams,
+)
 from flaxformer_lite.files.read import Json, quote_value
+from flaxformer_lite.text.added_tokens import ROLES, read_optional, tell_other_ids
 from flaxformer_lite.text.escape_specials import library_errors
-from flaxformer_lite.text.folder_rules import ROLES, content_of, read_optional, with_tokens_map
+from flaxformer_lite.text.folder_rules import with_tokens_map
 from flaxformer_lite.text.older_files import Made
+from flaxformer_lite.text.tokenizer_classes import GENERIC, GENERIC_MODELS
 
 BERT = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
 PROTEIN = {"eos": "<eos>", "unk": "<unk>", "pad": "<pad>", "cls": "<cls>", "mask": "<mask>"}
@@ -63,6 +73,9 @@ FAIRSEQ = {
     "mask": "<mask>",
 }
 NO_MASK = {role: token for role, token in FAIRSEQ.items() if role != "mask"}
+ENDS = {"bos": "<s>", "eos": "</s>", "unk": "<unk>"}
+INFILL = ("\u2581<PRE>", "\u2581<MID>", "\u2581<SUF>", "\u2581<EOT>", "<FILL_ME>")
+GEMMA = {"bos": "<bos>", "eos": "<eos>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>"}
 SENTENCES = {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}
 MASK = {"mask": ("lstrip",)}
 AROUND = ("cls A sep", "cls A sep B sep")
@@ -159,6 +172,11 @@ KINDS = {
         types=True,
         strips=MASK,
     ),
+    "llama": Kind(llama_pairs, ENDS),
+    "codellama": Kind(code_llama_pairs, ENDS, ("bos A", "bos A bos B"), others=INFILL),
+    "gemma": Kind(gemma_pairs, GEMMA, of_model=True),
+    "t5": Kind(t5_unigrams, SENTENCES, ("A eos", "A eos B eos"), of_model=True),
+    "pieces": Kind(pieces_of_model, ENDS, of_model=True, raw=True),
 }
 # Other tokenizer classes and model types that are tokenized alike.
 NAMES = (
@@ -168,7 +186,12 @@ NAMES = (
     | dict.fromkeys(("opt", "gptneo", "gptj", "codegen"), "gpt2")
     | dict.fromkeys(("bart", "longformer", "led", "robertaprelayernorm", "data2vectext"), "roberta")
     | {"xmod": "xlmroberta"}
+    | dict.fromkeys(("gemma2", "gemma3text", "t5gemma"), "gemma")
+    | dict.fromkeys(("mt5", "umt5", "longt5", "switchtransformers", "t5decoder"), "t5")
 )
+PIECES = "tokenizer.model"  # the file that transformers reads for a model without a class
+# Kinds of which `add_bos_token` and `add_eos_token` say what is around texts.
+BARE = (byte_pairs, llama_pairs, gemma_pairs, pieces_of_model)
 # What each is made of; the others of one of MODELS.
 FILES: dict[Callable[..., Tokenizer], tuple[str, ...]] = {
     word_pieces: ("vocab.txt",),
@@ -225,11 +248,13 @@ def make_tokenizer(path: Path) -> Made | None:
 def _made(folder: Folder) -> Tokenizer:
     made = folder.kind.make(folder)
     known = {token.content for token in made.get_added_tokens_decoder().values()}
-    for token in folder.added:
-        if token.content not in known:
+    for token, _, replaces in folder.added:
+        if replaces or token.content not in known:
             known.add(token.content)
             add_token(made, token)
-    _check_ids(made, folder)
+    if folder.kind.make in (whole_words, byte_tokens):
+        _check_ids(made, folder)
+    tell_other_ids(made, folder.added, folder.path)
     made.post_processor = _template(made, folder)
     return made
 
@@ -237,10 +262,17 @@ def _made(folder: Folder) -> Tokenizer:
 def _kind_of(path: Path, config: Json, published: Json) -> Kind | None:
     """Returns how a directory is tokenized, by its tokenizer's class or else its model."""
     named = config.get("tokenizer_class") or published.get("tokenizer_class")
+    model = str(published.get("model_type", ""))
+    is_generic = named in GENERIC or model in GENERIC_MODELS
+    if not named and model == "llama":  # whose models have several classes
+        is_generic = True
     name = str(named).removesuffix("Fast").removesuffix("Tokenizer").lower()
     if not named:
-        name = str(published.get("model_type", "")).replace("-", "").replace("_", "")
+        name = model.replace("-", "").replace("_", "")
     name = NAMES.get(name, name)
+    has_pieces = (path / PIECES).is_file() and bool(name)
+    if has_pieces and (is_generic or name not in {*KINDS, "plbart"}):
+        return KINDS["pieces"]
     if name == "plbart":
         name = f"plbart {_plbart_languages(config)}"
     if name not in KINDS:
@@ -264,7 +296,7 @@ def _template(made: Tokenizer, folder: Folder) -> Any:
     if not language:
         single = single.removesuffix(" lang")
         pair = pair.removesuffix(" lang")
-    if kind.make is byte_pairs and single == "A":
+    if kind.make in BARE and single == "A":
         other = "B"
         if folder.flag("add_bos_token", False):
             single = f"bos {single}"
@@ -307,10 +339,11 @@ def _plbart_languages(config: Json) -> str:
 
 
 def _check_ids(made: Tokenizer, folder: Folder) -> None:
-    for index, token in folder.numbered:
-        name = content_of(token)
-        if name is not None and made.token_to_id(name) != index:
+    """Refuses ids that transformers gives, by a class without the library, and we cannot."""
+    for token, index, _ in folder.added:
+        known = made.token_to_id(token.content)
+        if index is not None and known != index:
             raise ConfigError(
-                f"{folder.path}: {name!r} is said to have the id {index}, and has"
-                f" {made.token_to_id(name)}; is a file of another checkpoint?"
+                f"{folder.path}: {token.content!r} is said to have the id {index}, and has {known};"
+                " is a file of another checkpoint?"
             )

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.contrib.older_tokenizers.folder import LARGEST, Folder, listed_tokens
+from flaxformer_lite.contrib.older_tokenizers.folder import LARGEST, Folder
 from flaxformer_lite.files.read import read_object, read_text
-from flaxformer_lite.text.folder_rules import ROLES
+from flaxformer_lite.text.added_tokens import ROLES, content_of, listed_tokens
 from flaxformer_lite.text.token_text import BYTE_OF
 
 SPACE = "\u2581"
@@ -93,14 +93,15 @@ def nllb(folder: Folder) -> Tokenizer:
     read = folder.sentencepiece
     if read.trainer_spec.model_type != read.trainer_spec.BPE:
         raise ValueError("its sentencepiece model must be of byte pairs")
-    if not listed_tokens(folder.config):
+    languages = [content_of(token) or "" for token in listed_tokens(folder.config)]
+    if not languages:
         raise ConfigError(
             "special_tokens_map.json: additional_special_tokens must name the languages, whose ids"
             " follow the vocabulary."
         )
     names = [folder.spelled(role) for role in ("bos", "pad", "eos", "unk")]
     names += [piece for piece, _ in _scored(folder) if piece not in names]
-    vocab = {piece: index for index, piece in enumerate([*names, *listed_tokens(folder.config)])}
+    vocab = {piece: index for index, piece in enumerate([*names, *languages])}
     made = Tokenizer(
         models.BPE(vocab, list(_merges(names)), unk_token=folder.spelled("unk"), fuse_unk=True)
     )

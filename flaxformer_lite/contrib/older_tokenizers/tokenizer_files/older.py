@@ -7,10 +7,11 @@ from flaxformer_lite.contrib.older_tokenizers.kinds import READ, make_tokenizer
 from flaxformer_lite.contrib.older_tokenizers.m2m_100 import M2M100
 from flaxformer_lite.contrib.older_tokenizers.marian import Marian
 from flaxformer_lite.contrib.older_tokenizers.numbered_pieces import VOCABULARY, NumberedPieces
+from flaxformer_lite.contrib.older_tokenizers.sentence_pieces import express_pieces
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
 
-__all__ = ["READ", "make_tokenizer", "read_numbered"]
+__all__ = ["READ", "express_pieces", "make_tokenizer", "read_numbered"]
 
 
 def read_numbered(
