@@ -101,7 +101,7 @@ def test_parameters_of_another_model(gpt2):
             call()
     with pytest.raises(ValueError, match=r"too deep;.*parameters"):
         model.apply({"params": {"params": params}}, IDS)
-    with pytest.raises(ValueError, match="must be {'params': params}"):
+    with pytest.raises(ValueError, match=r"must be {'params': params}"):
         lite.logit_lens(model, None, IDS)
 
 
