@@ -79,13 +79,12 @@ class Subject:
         return "decoder_input_ids" if self.reads_source else "input_ids"
 
     @property
-    def known_reasons(self) -> tuple[()] | tuple[str, bool]:
-        """Why the published model reads what it should not, and True; () if it does not."""
+    def known_reason(self) -> str:
+        """Why the published model reads what it should not; "" if it does not."""
         if not all(part.reads_one_token for part in self.cfg.feed_forwards):
-            return (ROOM, True)
-        for name in PUBLISHED.keys() & {self.cfg.family, *self.cfg.mixer_names}:
-            return (PUBLISHED[name], True)
-        return ()
+            return ROOM
+        known = PUBLISHED.keys() & {self.cfg.family, *self.cfg.mixer_names}
+        return PUBLISHED[known.pop()] if known else ""
 
     def draw(self, rows: int, number: int = 0) -> np.ndarray:
         """Draws texts, int32 [rows, length], without special tokens; the last ends each of them."""
