@@ -34,7 +34,6 @@ def train_step(
     accumulate: int,
     chunks: int,
     axis_name: str | None = None,
-    concat_small: bool = False,
     compares_rows: bool = False,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]:
     """Builds the training step.
@@ -54,7 +53,6 @@ def train_step(
       chunks: chunks of a microbatch; the logits of one exist at a time.
       axis_name: a mapped axis (shard_map, pmap) over which the batch is split; dropout is then
         independent on each device. None if the step sees the whole batch, as under jit.
-      concat_small: as in `optimizer.norm_of_leaves`.
       compares_rows: whether the loss compares all rows of the batch with each other, and is no sum
         over microbatches or over the devices of `axis_name`; see `_whole_batch`.
 
@@ -76,7 +74,6 @@ def train_step(
         gradients = functools.partial(_whole_batch, outputs, loss_sums)
     else:
         gradients = functools.partial(_accumulate, functools.partial(_gradient, outputs, loss_sums))
-    norm_of = functools.partial(global_norm, concat_small=concat_small)
 
     def key_of(step: jax.Array) -> jax.Array | None:
         if dropout_key is None:
@@ -106,7 +103,10 @@ def train_step(
         spike_inputs = {}
         updates_before = state.step
         if skipped_before is not None:
-            spike_inputs = {"loss": objective.metrics(sums)["loss"], "grad_norm": norm_of(grads)}
+            spike_inputs = {
+                "loss": objective.metrics(sums)["loss"],
+                "grad_norm": global_norm(grads),
+            }
         updates, opt_state = tx.update(grads, state.opt_state, state.params, **spike_inputs)
         # A bfloat16 weight and its float32 update are added in float32.
         with jax.numpy_dtype_promotion("standard"):
@@ -117,8 +117,8 @@ def train_step(
             updates_before = updates_before - skipped_before
         metrics = {
             **_scalars(objective.metrics(sums)),
-            "grad_norm": norm_of(grads),
-            "param_norm": norm_of_leaves(_floats(params), concat_small=concat_small),
+            "grad_norm": global_norm(grads),
+            "param_norm": norm_of_leaves(_floats(params)),
             "learning_rate": rate(updates_before),
         }
         skipped = spikes.skip_count(opt_state)

@@ -2,11 +2,9 @@
 
 import jax
 
-from flaxformer_lite.nn.functions import tuning
 from flaxformer_lite.runs.start import warm_start
 from flaxformer_lite.runs.start.auxiliary_weights import complete_state
 from flaxformer_lite.runs.start.init_per_leaf import init_per_leaf
-from flaxformer_lite.sharding.activations import MeshSharding
 from flaxformer_lite.sharding.parameters import path_of
 from flaxformer_lite.training.program import Program
 from flaxformer_lite.training.state import TrainState
@@ -29,9 +27,8 @@ def initial_state(program: Program, init_from: str = "") -> TrainState:
         for number, (keys, _) in enumerate(jax.tree_util.tree_leaves_with_path(program.target)):
             if path_of(keys).removeprefix("params/") in published.paths:
                 omitted.add(number)
-    once = tuning.run_once_options(MeshSharding(program.mesh, tuned=program.cfg.train.cpu_tuning))
     shardings = jax.tree.map(lambda x: x.sharding, program.target)
-    state = init_per_leaf(program.create, shardings, once, omitted)
+    state = init_per_leaf(program.create, shardings, omitted)
     if published:
         state = published.replace_params(state)
     return complete_state(program, state)
