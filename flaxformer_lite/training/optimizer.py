@@ -14,7 +14,6 @@ import optax
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, OptimizerConfig
-from flaxformer_lite.nn.functions import tuning
 from flaxformer_lite.sharding.parameters import path_of
 from flaxformer_lite.training import per_param_lr, spikes
 from flaxformer_lite.training.average import with_average
@@ -108,7 +107,6 @@ def build(
     updates: int = 1,
     width: float | None = None,
     skip_spikes: float = 0.0,
-    concat_small: bool = False,
     router_bias_update_rate: float = 0.0,
 ) -> optax.GradientTransformation:
     """Builds the update rule p <- p - rate(step) * (direction(clip(g)) + weight_decay * p).
@@ -125,7 +123,6 @@ def build(
         the optimizer defines. None if rates do not follow it.
       skip_spikes: the standard deviations above the mean from which on an update is skipped as a
         spike (spikes.py); 0 skips none.
-      concat_small: as in `norm_of_leaves`.
       router_bias_update_rate: the amount by which a step moves the biases of routers against the
         sign of their gradient (nn/feed_forwards/moe.py); 0 if the model has none.
 
@@ -134,7 +131,7 @@ def build(
     """
     clip = optax.identity()
     if cfg.clip_norm:
-        clip = optax.stateless(functools.partial(_clip, cfg.clip_norm, concat_small))
+        clip = optax.stateless(functools.partial(_clip, cfg.clip_norm))
     decay = optax.identity()
     if cfg.weight_decay:
         decay = optax.add_decayed_weights(cfg.weight_decay, decay_mask)
@@ -267,40 +264,27 @@ def _frozen(cfg: OptimizerConfig, params: optax.Params) -> optax.Params:
     return jax.tree.unflatten(jax.tree.structure(params), frozen)
 
 
-def _clip(most: float, concat_small: bool, updates: optax.Updates, _: object) -> optax.Updates:
+def _clip(most: float, updates: optax.Updates, _: object) -> optax.Updates:
     """Scales the updates to a global norm of at most `most`.
 
     Multiplies by one factor, unlike optax, which divides every gradient: XLA would keep the
     quotients.
     """
     # A norm of zero gives infinity, and so the factor 1.
-    factor = jnp.minimum(most / global_norm(updates, concat_small=concat_small), 1.0)
+    factor = jnp.minimum(most / global_norm(updates), 1.0)
     return jax.tree.map(lambda g: (g * factor).astype(g.dtype), updates)
 
 
-def global_norm(tree: Tree, *, concat_small: bool = False) -> jax.Array:
-    """Computes the norm of the gradients of all parameters but routers' biases.
-
-    Args:
-      tree: the gradients.
-      concat_small: as in `norm_of_leaves`.
-    """
+def global_norm(tree: Tree) -> jax.Array:
+    """Computes the norm of the gradients of all parameters but routers' biases."""
     leaves = []
     labels = label_leaves(jax.tree.structure(tree))
     for leaf, label in zip(jax.tree.leaves(tree), labels, strict=True):
         if not label.is_router_bias:
             leaves.append(leaf)
-    return norm_of_leaves(leaves, concat_small=concat_small)
+    return norm_of_leaves(leaves)
 
 
-def norm_of_leaves(leaves: Sequence[jax.Array], *, concat_small: bool = False) -> jax.Array:
-    """Computes the root of the sum of all squares in float32.
-
-    Args:
-      leaves: the arrays.
-      concat_small: whether small arrays are concatenated first (nn/functions/tuning.py).
-    """
-    leaves = [x.astype(jnp.float32) for x in leaves]
-    if concat_small:
-        leaves = tuning.concat_small(leaves)
-    return jnp.sqrt(sum(jnp.sum(jnp.square(x)) for x in leaves))
+def norm_of_leaves(leaves: Sequence[jax.Array]) -> jax.Array:
+    """Computes the root of the sum of all squares in float32."""
+    return jnp.sqrt(sum(jnp.sum(jnp.square(x.astype(jnp.float32))) for x in leaves))

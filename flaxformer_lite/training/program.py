@@ -8,7 +8,6 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -23,7 +22,7 @@ from flaxformer_lite.analysis import flops
 from flaxformer_lite.config import ConfigError, ExperimentConfig, MeshConfig, ModelConfig
 from flaxformer_lite.config.parts import PartitionRules
 from flaxformer_lite.nn.functions.quantized import RECIPES
-from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
+from flaxformer_lite.nn.functions.sharding import ActivationSharding
 from flaxformer_lite.objectives.rows import PACKING, TOKEN_IDS, Example
 from flaxformer_lite.objectives.sums import LOAD, losses_of_routers
 from flaxformer_lite.training import bound_models, optimizer, state, step
@@ -181,7 +180,7 @@ def build(
         # Inside shard_map or pmap, arrays are a device's own, and no constraint may name the mesh's
         # axes.
         inside = outside.inside_shard()
-    stepped = train_step(cfg, models.rebuild(sharding=inside), inside, over)
+    stepped = train_step(cfg, models.rebuild(sharding=inside), over)
     evaluated = eval_step(cfg, models.rebuild(sharding=outside))
     return Program(
         cfg=cfg,
@@ -305,18 +304,12 @@ def _check_example(example: object, mesh: Mesh) -> None:
             )
 
 
-def train_step(
-    cfg: ExperimentConfig,
-    models: Models,
-    activation_sharding: ActivationSharding = UNSHARDED,
-    axis_name: str | None = None,
-) -> Callable:
+def train_step(cfg: ExperimentConfig, models: Models, axis_name: str | None = None) -> Callable:
     """Builds the function (state, batch) -> (state, metrics), which is not compiled.
 
     Args:
       cfg: the experiment.
       models: its models.
-      activation_sharding: where activations live.
       axis_name: the mesh axis over which gradients are summed, inside shard_map or pmap.
     """
     # The first half initializes the parameters, in `build`.
@@ -325,13 +318,12 @@ def train_step(
     return step.train_step(
         _outputs(cfg, models),
         cfg.objective,
-        update_rule(cfg, concat_small=activation_sharding.is_single_cpu),
+        update_rule(cfg),
         optimizer.schedule(cfg.optimizer, cfg.train.steps, cfg.objective.updates_per_step),
         dropout_key=dropout_key if draws else None,
         accumulate=cfg.train.accumulate,
         chunks=cfg.train.loss_chunks,
         axis_name=axis_name,
-        concat_small=activation_sharding.is_single_cpu,
         compares_rows=cfg.objective.compares_rows,
         is_trained=functools.partial(optimizer.are_trained, bound_models.optimizer_config(cfg)),
     )
@@ -345,8 +337,8 @@ def uses_rng(cfg: ModelConfig) -> bool:
     return bool(drops) or rounds_at_random or differs
 
 
-def update_rule(cfg: ExperimentConfig, **options: Any) -> optax.GradientTransformation:
-    """Builds the optimizer of an experiment, with the options of `optimizer.build`."""
+def update_rule(cfg: ExperimentConfig) -> optax.GradientTransformation:
+    """Builds the optimizer of an experiment."""
     model = cfg.model
     feed_forwards = [model.feed_forward, *(kind.feed_forward for kind in model.kinds)]
     update_rates = [getattr(part, "router_bias_update_rate", 0.0) for part in feed_forwards]
@@ -357,7 +349,6 @@ def update_rule(cfg: ExperimentConfig, **options: Any) -> optax.GradientTransfor
         width=model.width_ratio if model.width_rule == "mup" else None,
         skip_spikes=cfg.train.skip_spikes,
         router_bias_update_rate=max(update_rates),
-        **options,
     )
 
 

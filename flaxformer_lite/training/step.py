@@ -36,7 +36,6 @@ def train_step(
     accumulate: int,
     chunks: int,
     axis_name: str | None = None,
-    concat_small: bool = False,
     compares_rows: bool = False,
     is_trained: IsTrained = are_floats,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]:
@@ -57,7 +56,6 @@ def train_step(
       chunks: chunks of a microbatch; the logits of one exist at a time.
       axis_name: a mapped axis (shard_map, pmap) over which the batch is split; dropout is then
         independent on each device. None if the step sees the whole batch, as under jit.
-      concat_small: as in `optimizer.norm_of_leaves`.
       compares_rows: whether the loss compares all rows of the batch with each other, and is no sum
         over microbatches or over the devices of `axis_name`; see `_whole_batch`.
       is_trained: function from parameters to whether each leaf has a gradient, by default all that
@@ -82,7 +80,6 @@ def train_step(
     else:
         gradient = functools.partial(_gradient, outputs, loss_sums, is_trained)
         gradients = functools.partial(_accumulate, gradient)
-    norm_of = functools.partial(global_norm, concat_small=concat_small)
 
     def key_of(step: jax.Array) -> jax.Array | None:
         if dropout_key is None:
@@ -112,7 +109,10 @@ def train_step(
         spike_inputs = {}
         updates_before = state.step
         if skipped_before is not None:
-            spike_inputs = {"loss": objective.metrics(sums)["loss"], "grad_norm": norm_of(grads)}
+            spike_inputs = {
+                "loss": objective.metrics(sums)["loss"],
+                "grad_norm": global_norm(grads),
+            }
         updates, opt_state = tx.update(grads, state.opt_state, state.params, **spike_inputs)
         # A bfloat16 weight and its float32 update are added in float32.
         with jax.numpy_dtype_promotion("standard"):
@@ -123,10 +123,8 @@ def train_step(
             updates_before = updates_before - skipped_before
         metrics = {
             **_scalars(objective.metrics(sums)),
-            "grad_norm": norm_of(grads),
-            "param_norm": norm_of_leaves(
-                _partition(params, are_floats(params)), concat_small=concat_small
-            ),
+            "grad_norm": global_norm(grads),
+            "param_norm": norm_of_leaves(_partition(params, are_floats(params))),
             "learning_rate": rate(updates_before),
         }
         skipped = spikes.skip_count(opt_state)

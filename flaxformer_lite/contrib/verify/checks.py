@@ -1,5 +1,6 @@
 """Verifies a model: runs each check, and records what it has found."""
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from flaxformer_lite.contrib.verify import decoding, precision, training, visibi
 from flaxformer_lite.contrib.verify.finding import EXACT, Finding
 from flaxformer_lite.contrib.verify.reference import check_reference
 from flaxformer_lite.contrib.verify.subject import Subject, build_subject
+from flaxformer_lite.models.skeletons.family_model import FamilyModel
 from flaxformer_lite.registry import did_you_mean
 from flaxformer_lite.types import Params
 
@@ -26,6 +28,10 @@ CHECKS: dict[str, Callable[[Subject], Iterator[Finding]]] = {
     "quantized": precision.check_quantized,
     "bfloat16": precision.check_half,
 }
+ARGUMENTS = {"padding": "attention_mask", "packing": "segment_ids"}  # that a check passes
+# that a model fails whose tokens read others by their columns, or share their experts
+OF_PUBLISHED = ("padding", "packing", "cache", "generate", "accumulation")
+OF_FAMILIES = ("window", "cache", "scan", "saving", "quantized", "bfloat16")
 
 
 def verify(
@@ -76,7 +82,23 @@ def verify(
         findings += check_reference(subject, reference)
     for name in checks or CHECKS:
         try:
-            findings += CHECKS[name](subject)
+            _check_applies(model, name)
+            for finding in CHECKS[name](subject):
+                if name in OF_PUBLISHED and subject.known_reason:
+                    finding = finding._replace(why=subject.known_reason, published=True)
+                findings.append(finding)
         except ConfigError as error:
             findings.append(Finding(name, None, EXACT, str(error)))
     return findings
+
+
+def _check_applies(model: nn.Module, check: str) -> None:
+    """Raises a ConfigError if a module of one's own lacks what a check needs."""
+    kind = type(model)
+    if isinstance(model, FamilyModel):
+        return
+    if check in OF_FAMILIES:
+        raise ConfigError(f"{kind.__name__} is not a model of a family.")
+    argument = ARGUMENTS.get(check)
+    if argument and argument not in inspect.signature(kind.__call__).parameters:
+        raise ConfigError(f"{kind.__name__} takes no {argument}.")

@@ -13,8 +13,8 @@ from flaxformer_lite.types import Array, Tree
 EXACT = 0.0  # of one program on other numbers that it must not read
 # relative to the largest number; other summation orders in float32 give 1e-7 to 1e-5
 ROUNDING = 1e-4
-# relative to the largest gradient; smaller ones are compared with this, as a key's bias has
-# gradient zero, of which rounding leaves 1e-8
+# relative to the largest number of a tree; smaller leaves are compared with this, as a key's bias
+# has gradient zero, of which rounding leaves 1e-8
 NOISE = 1e-2
 
 
@@ -43,9 +43,14 @@ class Finding(NamedTuple):
             return "not checked"
         if self.difference <= self.bound:
             return "holds"
-        if self.published:
-            return "as published"
-        return "FAULT"
+        return "as published" if self.published else "FAULT"
+
+
+def compare(
+    name: str, got: Tree, due: Tree, why: str = "", published: bool = False, bound: float = ROUNDING
+) -> Finding:
+    """Returns the finding that two trees are equal up to a bound."""
+    return Finding(name, tree_difference(got, due), bound, why, published)
 
 
 def relative_difference(got: Array, due: Array, least: float = 0.0) -> float:
@@ -55,34 +60,28 @@ def relative_difference(got: Array, due: Array, least: float = 0.0) -> float:
       got, due: arrays of one shape; NaN differs from every number, and infinities from all others.
       least: the number to divide by if it is larger.
     """
-    got = np.asarray(got, np.float32)
-    due = np.asarray(due, np.float32)
-    apart = np.abs(np.subtract(got, due, where=got != due, out=np.zeros_like(due)))
-    distance = float(apart.max(initial=0.0))
+    got, due = np.asarray(got, np.float32), np.asarray(due, np.float32)
+    differ = got != due
+    distance = float(np.abs(got[differ] - due[differ]).max(initial=0.0))
     if distance == 0:
         return 0.0
-    largest = float(np.abs(due).max(initial=0.0, where=np.isfinite(due)))
-    if not math.isfinite(distance) or not max(largest, least):
-        return math.inf
-    return distance / max(largest, least)
-
-
-def gradient_noise(due: Tree) -> float:
-    """Returns the number below which the gradients of a tree are noise."""
-    leaves = filter(is_gradient, jax.tree.leaves(due))
-    return NOISE * max(float(np.abs(leaf).max(initial=0.0)) for leaf in leaves)
+    largest = max(largest_number(due), least)
+    return distance / largest if math.isfinite(distance) and largest else math.inf
 
 
 def tree_difference(got: Tree, due: Tree) -> float:
-    """Returns the largest relative difference of the gradients of a parameter."""
-    noise = gradient_noise(due)
-    differences = [0.0]
-    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(due), strict=True):
-        if is_gradient(b):
-            differences.append(relative_difference(a, b, noise))
-    return max(differences)
+    """Returns the largest relative difference of the floats of two trees with equal leaves."""
+    pairs = list(zip(jax.tree.leaves(got), jax.tree.leaves(due), strict=True))
+    pairs = [(a, b) for a, b in pairs if is_float(b)]
+    noise = NOISE * max(largest_number(b) for _, b in pairs)
+    return max(relative_difference(a, b, noise) for a, b in pairs)
 
 
-def is_gradient(leaf: Array) -> bool:
-    """Returns whether a leaf has a gradient: the integer codes of a quantized matrix have none."""
+def largest_number(x: Array) -> float:
+    """Returns the largest absolute value among the finite numbers of an array."""
+    return float(np.abs(x).max(initial=0.0, where=np.isfinite(x)))
+
+
+def is_float(leaf: Array) -> bool:
+    """Returns whether a leaf holds floats, and not the integer codes of a quantized matrix."""
     return jnp.issubdtype(leaf.dtype, jnp.floating)

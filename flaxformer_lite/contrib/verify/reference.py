@@ -3,14 +3,12 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import jax
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.contrib.verify.finding import ROUNDING, Finding, relative_difference
+from flaxformer_lite.contrib.verify.finding import Finding, compare
 from flaxformer_lite.contrib.verify.subject import Subject
-
-FILES = ("inputs.npz", "outputs.npz")
-MASKS = {True: "decoder_attention_mask", False: "attention_mask"}
 
 
 def check_reference(subject: Subject, folder: str | Path) -> Iterator[Finding]:
@@ -24,33 +22,31 @@ def check_reference(subject: Subject, folder: str | Path) -> Iterator[Finding]:
     Raises:
       ConfigError: a file is missing or cannot be read, or has arrays that the model has not.
     """
-    inputs, due = (_read(Path(folder) / name) for name in FILES)
-    if subject.is_family:
-        output = subject.model.apply({"params": subject.params}, **inputs)
-        found = {name: getattr(output, name, None) for name in due}
-    else:
-        found = dict(subject.run(inputs))
+    inputs, due = (_read(Path(folder) / name) for name in ("inputs.npz", "outputs.npz"))
+    output = subject.model.apply({"params": subject.params}, **inputs)
     for name, value in due.items():
-        if found.get(name) is None:
+        found = getattr(output, name, None)
+        if name == "logits" and isinstance(output, jax.Array):
+            found = output
+        if found is None:
             raise ConfigError(f"{folder}/outputs.npz holds {name!r}, which the model has not.")
-        got = np.asarray(found[name])
+        got = np.asarray(found)
         if got.shape != value.shape:
             raise ConfigError(
                 f"{folder}/outputs.npz: {name} has shape {value.shape}, and the model's"
                 f" {got.shape}."
             )
         of_decoder = subject.reads_source and not name.startswith("encoder")
-        mask = inputs.get(MASKS[of_decoder])
+        mask = inputs.get("decoder_attention_mask" if of_decoder else "attention_mask")
         if mask is not None and mask.shape == value.shape[:2]:
-            got = got[mask != 0]
-            value = value[mask != 0]
-        yield Finding(f"reference: {name}", relative_difference(got, value), ROUNDING)
+            got, value = got[mask != 0], value[mask != 0]
+        yield compare(f"reference: {name}", got, value)
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+            return dict(file)
     except (OSError, ValueError, EOFError, AttributeError) as error:
         raise ConfigError(
             f"{path}: cannot be read as numpy's .npz ({error}); tools/reference_outputs.py writes"

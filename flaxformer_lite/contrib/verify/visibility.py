@@ -7,6 +7,7 @@ its window.
 import dataclasses
 from collections.abc import Iterator
 
+import jax
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
@@ -14,12 +15,12 @@ from flaxformer_lite.contrib.verify.finding import (
     EXACT,
     ROUNDING,
     Finding,
-    relative_difference,
+    compare,
     tree_difference,
 )
-from flaxformer_lite.contrib.verify.subject import SHORT, Inputs, Outputs, Subject, of_tokens
+from flaxformer_lite.contrib.verify.subject import SHORT, Inputs, Subject
+from flaxformer_lite.types import Array
 
-Kept = np.ndarray | tuple[slice, ...]  # an index of the tokens that are compared
 PADDING = 5  # tokens
 BY_COLUMN = (
     "positions count columns, padding among them, as in the reference; pass position_ids, or pad on"
@@ -31,27 +32,22 @@ def check_causal(subject: Subject) -> Iterator[Finding]:
     """No later token changes the outputs of earlier ones, nor the gradients of their loss."""
     if subject.is_causal is False:
         return
-    inputs = subject.inputs(subject.draw(2))
+    length = subject.length
+    # Each row is changed from another column on, as a leak may begin late or stay in a block.
+    cuts = np.unique([min(2, length - 1), length // 2, length - 1])[:, None]
+    keep = np.arange(length) < cuts
+    inputs = subject.inputs(np.repeat(subject.draw(1), len(cuts), axis=0))
     ids = inputs[subject.written]
-    cut = subject.length // 2
-    later = np.concatenate([ids[:, :cut], subject.draw(2, 1)[:, cut:]], axis=1)
-    changed = inputs | {subject.written: later}
-    if subject.is_causal is None and _reads_ahead(subject, inputs):
-        why = "the first token sees the last, as in an encoder; pass causal=True if it must not"
-        yield Finding("causal", None, EXACT, why)
-        return
-    keep = np.zeros(ids.shape, bool)
-    keep[:, :cut] = True
-    yield from _unchanged("causal", subject, inputs, changed, keep)
-
-
-def _reads_ahead(subject: Subject, inputs: Inputs) -> bool:
-    """Returns whether the last token changes the outputs of the first."""
-    changed = {name: ids.copy() for name, ids in inputs.items()}
-    ids = changed[subject.written]
-    ids[:, -1] = ids[:, 0]
-    first, second = (_take(subject.run(one), np.s_[:, :1]) for one in (inputs, changed))
-    return _largest(first, second) > EXACT
+    later = subject.draw(1, 1)
+    later[:, -1] = later[:, 0]  # and not the token that ends every text
+    changed = inputs | {subject.written: np.where(keep, ids, later)}
+    if subject.is_causal is None:
+        first, last = (subject.run(x).of_row(-1, slice(1)) for x in (inputs, changed))
+        if tree_difference(last, first) > EXACT:
+            why = "the first token sees the last, as in an encoder; pass causal=True if it must not"
+            yield Finding("causal", None, EXACT, why)
+            return
+    yield from _compare_kept("causal", subject, inputs, changed, keep)
 
 
 def check_windows(subject: Subject) -> Iterator[Finding]:
@@ -62,12 +58,11 @@ def check_windows(subject: Subject) -> Iterator[Finding]:
     if not has_windows or kind.mixer or cfg.mixer or cfg.skeleton == "encoder_decoder":
         return
     pattern = (dataclasses.replace(kind, window=SHORT),)
-    layers = {"windows": (0,), "pattern": pattern, f"{cfg.skeleton}_layers": 1}
-    one = subject.with_config({"scan": False}).with_config(layers)
+    one_layer = {f"{cfg.skeleton}_layers": 1, "windows": (0,), "pattern": pattern}
+    one = subject.with_config(scan=False, **one_layer)
     ids = one.draw(1)
-    changed = one.draw(1, 1)
-    changed[:, 1:] = ids[:, 1:]
-    states = [one.run({"input_ids": x})["last_hidden_state"] for x in (ids, changed)]
+    changed = np.concatenate([one.draw(1, 1)[:, :1], ids[:, 1:]], axis=1)
+    states = [one.run(one.inputs(x)).tokens["last_hidden_state"] for x in (ids, changed)]
     reached = np.flatnonzero((states[0] != states[1]).any(axis=(0, 2)))
     why = f"columns too many or too few that the first layer reads in a window of {SHORT}"
     yield Finding("window", float(abs(reached.max(initial=-1) + 1 - SHORT)), EXACT, why)
@@ -75,117 +70,66 @@ def check_windows(subject: Subject) -> Iterator[Finding]:
 
 def check_padding(subject: Subject) -> Iterator[Finding]:
     """A text has the same outputs alone, padded on either side, and beside any other text."""
-    subject.check_takes("attention_mask")
-    texts = subject.draw(3)
-    short = subject.length - PADDING
-    if short < 1:
+    if subject.length <= PADDING:
         raise ConfigError(
             f"texts of {subject.length} tokens have no room for {PADDING} tokens of padding; the"
             " table of positions is too short."
         )
-    text = texts[:1, subject.length - short :]  # with its end
-    target = subject.draw(2, 1)
+    text = subject.draw(1)[:, PADDING:]
+    pad = getattr(subject.cfg, "pad_token_id", 0) or 0
+    # The text is padded on the left in row 0, and on the right in row 2; row 1 has another.
+    ids = np.full((3, subject.length), min(pad, subject.cfg.vocab_size - 1), np.int32)
+    ids[0, PADDING:] = ids[2, :-PADDING] = text
+    keep = np.ones_like(ids)
+    keep[0, :PADDING] = keep[2, -PADDING:] = 0
+    columns = [slice(PADDING, None), slice(-PADDING)]
+    if subject.reads_source:
+        columns = [slice(None), slice(None)]
 
-    def inputs_for(ids: np.ndarray, **more: np.ndarray) -> Inputs:
-        if subject.reads_source:
-            more["decoder_input_ids"] = target[: len(ids)]
-        return {"input_ids": ids, **more}
+    def run(mate: int, **more: np.ndarray) -> list[tuple[list[Array], list[Array]]]:
+        rows = np.concatenate([ids[:1], subject.draw(1, mate), ids[2:]])
+        outputs = subject.run(subject.inputs(rows, attention_mask=keep, **more))
+        return [outputs.of_row(0, columns[0]), outputs.of_row(2, columns[1])]
 
-    alone = subject.run(inputs_for(text))
-    pad = 0
-    if subject.is_family and (subject.cfg.pad_token_id or 0) < subject.vocab_size:
-        pad = subject.cfg.pad_token_id or 0
-    empty = np.full((1, PADDING), pad, np.int32)
-    known = subject.known_reasons
-    keep = np.ones((2, subject.length), np.int32)
-    for side in ("right", "left"):
-        row = [text, empty]
-        kept: Kept = np.s_[:1, :short]
-        keep[0, short:] = 0
-        if side == "left":
-            row = row[::-1]
-            kept = np.s_[:1, PADDING:]
-            keep[0] = keep[0, ::-1]
-        if subject.reads_source:
-            kept = np.s_[:1, :]
-        first = np.concatenate(row, axis=1)
-        padded = inputs_for(np.concatenate([first, texts[1:2]]), attention_mask=keep)
-        outputs = subject.run(padded)
-        difference = _largest(_take(outputs, kept), of_tokens(alone))
-        why = known
-        if side == "right":
-            difference = max(difference, _largest(_texts(outputs), _texts(alone)))
-            mate = inputs_for(np.concatenate([first, texts[2:]]), attention_mask=keep[[0, 0]])
-            other = subject.run(mate)
-            apart = _largest(_take(other, kept), _take(outputs, kept))
-            apart = max(apart, _largest(_texts(other), _texts(outputs)))
-            yield Finding("batch-mate", apart, EXACT, *known)
-        elif not known and subject.is_family and subject.cfg.encoder_layers:
-            positions = np.maximum(np.cumsum(keep, axis=1) - 1, 0).astype(np.int32)
-            counted = subject.run(padded | {"position_ids": positions})
-            if _largest(_take(counted, kept), of_tokens(alone)) <= ROUNDING < difference:
-                why = (BY_COLUMN, True)
-        yield Finding(f"padding on the {side}", difference, ROUNDING, *why)
+    left, right = run(1)
+    beside = run(2)
+    alone = subject.run(subject.inputs(text)).of_row(0, slice(None))
+    yield compare("batch-mate", beside, [left, right], bound=EXACT)
+    yield compare("padding on the right", right, alone)
+    why: tuple[()] | tuple[str, bool] = ()
+    if subject.cfg.encoder_layers:
+        positions = np.maximum(np.cumsum(keep, axis=1) - 1, 0).astype(np.int32)
+        counted, _ = run(1, position_ids=positions)
+        if tree_difference(counted[0], alone[0]) <= ROUNDING:
+            why = (BY_COLUMN, True)
+    # Tokens alone, as padding on the left moves a vector that is read by its column.
+    yield compare("padding on the left", left[0], alone[0], *why)
 
 
 def check_packing(subject: Subject) -> Iterator[Finding]:
     """Packed documents have the outputs and gradients that they have alone."""
-    subject.check_takes("segment_ids")
     half = subject.length // 2
-    inputs = {name: ids[:, : 2 * half] for name, ids in subject.inputs(subject.draw(2)).items()}
-    documents = np.repeat(np.array([[1, 2], [1, 2]], np.int32), half, axis=1)
-    packed = inputs | subject.segments(documents)
-    other = subject.inputs(subject.draw(2, 1)[:, : 2 * half])
-    changed = dict(packed)
-    for name, ids in inputs.items():
-        changed[name] = np.concatenate([ids[:, :half], other[name][:, half:]], axis=1)
-    known = subject.known_reasons
-    first = documents == 1
-    for finding in _unchanged("packed documents", subject, packed, changed, first):
-        if known:
-            finding = finding._replace(why=known[0], published=True)
-        yield finding
-    # both documents of the first row, each in a row of its own
-    apart = subject.segments(np.where(first, 1, 0).astype(np.int32))
-    for name, ids in inputs.items():
-        apart[name] = np.concatenate([ids[:1].reshape(2, half), np.zeros_like(ids[:, :half])], 1)
-    in_one = np.array([[True], [False]]) & (documents > 0)
-    together, due = subject.gradients(packed, in_one)
-    alone, gradients = subject.gradients(apart, first)
-    outputs = {name: value.reshape(2, half, -1) for name, value in _take(together, in_one).items()}
-    separate = {name: value.reshape(2, half, -1) for name, value in _take(alone, first).items()}
-    name = "packed equal separate"
-    yield Finding(f"{name}: outputs", _largest(outputs, separate), ROUNDING, *known)
-    yield Finding(f"{name}: gradients", tree_difference(gradients, due), ROUNDING, *known)
+    first = np.arange(2 * half)[None] < half
+    drawn = (subject.inputs(subject.draw(1, number), number) for number in (0, 1))
+    row, other = ({name: ids[:, : 2 * half] for name, ids in inputs.items()} for inputs in drawn)
+    packed = row | {name.replace("input", "segment"): np.where(first, 1, 2) for name in row}
+    changed = packed | {name: np.where(first, row[name], other[name]) for name in row}
+    yield from _compare_kept("packed documents", subject, packed, changed, first)
+    together, due = subject.gradients(packed, np.ones_like(first))
+    rows = {name: ids.reshape(2, half) for name, ids in row.items()}
+    alone, gradients = subject.gradients(rows, np.ones((2, half), bool))
+    outputs = jax.tree.map(lambda x, y: x.reshape(y.shape), together.tokens, alone.tokens)
+    yield compare("packed equal separate: outputs", outputs, alone.tokens)
+    yield compare("packed equal separate: gradients", gradients, due)
 
 
-def _unchanged(
+def _compare_kept(
     name: str, subject: Subject, inputs: Inputs, changed: Inputs, keep: np.ndarray
 ) -> Iterator[Finding]:
     """Compares the tokens that are kept, and the gradients of their loss, bit for bit."""
-    first, first_gradients = subject.gradients(inputs, keep)
-    second, second_gradients = subject.gradients(changed, keep)
-    kept = _largest(_take(second, keep), _take(first, keep))
-    yield Finding(f"{name}: outputs", kept, EXACT)
-    bound = EXACT
-    why = ""
-    if subject.is_family and subject.cfg.feed_forwards:
-        bound = ROUNDING
-        why = "experts add up the tokens that chose them in another order"
-    difference = tree_difference(second_gradients, first_gradients)
-    yield Finding(f"{name}: gradients", difference, bound, why)
-
-
-def _take(outputs: Outputs, kept: Kept) -> Outputs:
-    return {name: value[kept] for name, value in of_tokens(outputs).items()}
-
-
-def _texts(outputs: Outputs) -> Outputs:
-    """Returns the values of the first text as a whole."""
-    tokens = of_tokens(outputs)
-    return {name: value[:1] for name, value in outputs.items() if name not in tokens}
-
-
-def _largest(got: Outputs, due: Outputs) -> float:
-    differences = [relative_difference(got[name], due[name]) for name in due]
-    return max(differences, default=0.0)
+    (first, due), (second, gradients) = (subject.gradients(x, keep) for x in (inputs, changed))
+    kept = [[value[keep] for value in x.tokens.values()] for x in (second, first)]
+    yield compare(f"{name}: outputs", *kept, bound=EXACT)
+    # Experts add up the tokens that chose them in another order.
+    bound = ROUNDING if subject.cfg.feed_forwards else EXACT
+    yield compare(f"{name}: gradients", gradients, due, bound=bound)

@@ -107,8 +107,8 @@ def gated_delta_rule(
         decay_of_state_YBNT[..., -1],
     )
     # The sum varies over the mesh as the texts do, even if the first state does not.
-    state_BNHF = state_BNHF + jnp.zeros_like(q_YBNTH, shape=())
-    state_BNHF, out_YBNTF = jax.lax.scan(read, state_BNHF.astype(jnp.float32), chunks)
+    state_BNHF = state_BNHF.astype(jnp.float32) + jnp.zeros_like(q_YBNTH, shape=())
+    state_BNHF, out_YBNTF = jax.lax.scan(read, state_BNHF, chunks)
     out_YBTNF = jnp.moveaxis(out_YBNTF, 2, 3)
     out_BTNF = jnp.swapaxes(out_YBTNF, 0, 1).reshape(batch, -1, heads, width)
     return out_BTNF[:, :length], state_BNHF

@@ -29,18 +29,12 @@ class LeafProgram(NamedTuple):
     constants: list[np.ndarray]
 
 
-def init_per_leaf(
-    create: ClosedJaxpr,
-    shardings: Any,
-    compiler_options: dict | None = None,
-    omitted: Collection[int] = (),
-) -> Any:
+def init_per_leaf(create: ClosedJaxpr, shardings: Any, omitted: Collection[int] = ()) -> Any:
     """Computes `create`, with each array on its devices from the start.
 
     Args:
       create: a jaxpr without arguments.
       shardings: tree of NamedShardings for its outputs.
-      compiler_options: options for each program.
       omitted: the numbers of the leaves that are not computed, and are None instead.
     """
     shardings, tree = jax.tree.flatten(shardings)
@@ -48,7 +42,7 @@ def init_per_leaf(
     def compile_alike(parts: list[LeafProgram]) -> Callable:
         leaves, program, constants = parts[0]
         jitted = jax.jit(jaxpr_as_fun(program), out_shardings=[shardings[i] for i in leaves])
-        return jitted.lower(*constants).compile(compiler_options)
+        return jitted.lower(*constants).compile()
 
     alike = collections.defaultdict(list)
     made = dict[int, jax.Array]()

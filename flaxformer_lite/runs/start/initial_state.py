@@ -2,12 +2,10 @@
 
 import jax
 
-from flaxformer_lite.nn.functions import tuning
 from flaxformer_lite.runs.experiment import FirstState
 from flaxformer_lite.runs.start import warm_start
 from flaxformer_lite.runs.start.init_per_leaf import init_per_leaf
 from flaxformer_lite.runs.start.referenced_weights import add_auxiliary
-from flaxformer_lite.sharding.activations import MeshSharding
 from flaxformer_lite.sharding.parameters import path_of
 from flaxformer_lite.training.program import Program
 from flaxformer_lite.training.state import TrainState
@@ -35,9 +33,8 @@ def first_state(program: Program, init_from: str = "") -> FirstState:
         for number, (keys, _) in enumerate(jax.tree_util.tree_leaves_with_path(program.target)):
             if path_of(keys).removeprefix("params/") in published.paths:
                 omitted.add(number)
-    once = tuning.run_once_options(MeshSharding(program.mesh, tuned=program.cfg.train.cpu_tuning))
     shardings = jax.tree.map(lambda x: x.sharding, program.target)
-    state = init_per_leaf(program.create, shardings, once, omitted)
+    state = init_per_leaf(program.create, shardings, omitted)
     unchanged = frozenset[str]()
     if published:
         state = published.replace_params(state)

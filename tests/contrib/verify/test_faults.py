@@ -1,5 +1,7 @@
 """Faults as programs have them, planted in ours: each is named by the property that it breaks."""
 
+import dataclasses
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -8,7 +10,7 @@ import pytest
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.contrib.verify.checks import verify
-from flaxformer_lite.contrib.verify.subject import Subject
+from flaxformer_lite.contrib.verify.subject import LENGTH, Subject
 from flaxformer_lite.models import build_model
 from flaxformer_lite.models.skeletons import encoder_decoder, inputs
 from flaxformer_lite.nn.functions import masks, quantized
@@ -26,6 +28,20 @@ WINDOWS = {"windows": (3, 0)}
 
 def mask_ahead(patch):
     patch.setattr(masks, "causal", lambda: masks.Window(None, 1))
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class LateOrInBlocks(masks.Mask):
+    """Causal, but rows from `first` on see the next token, and each row all of its block."""
+
+    first: int = LENGTH
+    block: int = 1
+
+    def allows(self, q_index_T, k_index_S):
+        last_T = (q_index_T // self.block + 1) * self.block - 1
+        last_T += (q_index_T >= self.first).astype(jnp.int32)
+        return (k_index_S[None] <= last_T[:, None])[None]
 
 
 def window_wider(patch):
@@ -123,7 +139,7 @@ def angles_in_half_precision(patch):
     clean = Subject.run
 
     def run(self, given):
-        if self.is_family and self.cfg.dtype == "bfloat16":
+        if self.cfg.dtype == "bfloat16":
             patch.setattr(rope.Rope, "phase", phase)
         try:
             return clean(self, given)
@@ -133,13 +149,28 @@ def angles_in_half_precision(patch):
     patch.setattr(Subject, "run", run)
 
 
-def texts_share_a_mean(patch):
+def change_inputs(patch, change):
     real = Stack.__call__
 
     def call(self, x_BTD, *args, **options):
-        return real(self, x_BTD - x_BTD.mean(axis=0, keepdims=True), *args, **options)
+        return real(self, change(x_BTD), *args, **options)
 
     patch.setattr(Stack, "__call__", call)
+
+
+def texts_share_a_mean(patch):
+    change_inputs(patch, lambda x_BTD: x_BTD - x_BTD.mean(axis=0, keepdims=True))
+
+
+def rows_read_the_one_before(patch):
+    change_inputs(patch, lambda x_BTD: x_BTD.at[1:].add(x_BTD[:-1]))
+
+
+def dropout_left_on(patch):
+    def drop(x_BTD):
+        return jnp.where(jax.random.bernoulli(jax.random.key(0), 0.9, x_BTD.shape), x_BTD, 0)
+
+    change_inputs(patch, drop)
 
 
 # by fault: family, fields of its config, the check, and the property that is named
@@ -153,6 +184,8 @@ FAULTS = {
     positions_count_padding: ("gpt2", {}, "padding", "padding on the left"),
     source_padding_is_seen: ("t5", {}, "padding", "padding on the right"),
     texts_share_a_mean: ("bert", {}, "padding", "batch-mate"),
+    rows_read_the_one_before: ("bert", {}, "padding", "batch-mate"),
+    dropout_left_on: ("gpt2", {}, "padding", "padding on the right"),
     divided_per_microbatch: ("gpt2", {}, "accumulation", "accumulation"),
     layers_scanned_backwards: ("llama", {}, "scan", "scan and remat: outputs"),
     saved_in_half_precision: ("gpt2", {}, "saving", "save and load"),
@@ -175,6 +208,17 @@ def test_a_planted_fault_is_named(plant, monkeypatch):
     subject = built(small(family, vocab_size=size, **fields))
     plant(monkeypatch)
     assert named in faults_of(*subject, checks=[check])
+
+
+LEAKS = [(LENGTH // 2, 1), (LENGTH - 2, 1), (LENGTH, 4), (LENGTH, LENGTH // 2)]
+
+
+@pytest.mark.parametrize(("first", "block"), daily(LEAKS, LEAKS[:1]))
+def test_a_leak_in_any_part_of_a_text_is_named(first, block, monkeypatch):
+    subject = built(small("gpt2", vocab_size=70 + first + block, max_length=32))
+    monkeypatch.setattr(masks, "causal", lambda: LateOrInBlocks(first, block))
+    named = faults_of(*subject, checks=["causal", "generate"])
+    assert {"causal: outputs", "generate in a batch equals the whole pass"} <= set(named)
 
 
 class Own(nn.Module):

@@ -12,7 +12,7 @@ from flaxformer_lite.config import MeshConfig
 from flaxformer_lite.data import dummy
 from flaxformer_lite.nn.feed_forwards.mlp import MlpConfig
 from flaxformer_lite.nn.functions import tuning
-from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding, place_execution
+from flaxformer_lite.nn.functions.sharding import ActivationSharding, place_execution
 from flaxformer_lite.nn.functions.tuning import (
     OPTIONS,
     compiler_options,
@@ -21,7 +21,6 @@ from flaxformer_lite.nn.functions.tuning import (
     name_arrays,
 )
 from flaxformer_lite.runs.start.initial_state import initial_state
-from flaxformer_lite.sharding.activations import LocalSharding
 from flaxformer_lite.training import program
 from tests.nn.attentions.cases import On
 from tests.training import tiny_runs
@@ -129,12 +128,6 @@ def test_what_is_scheduled_after_a_number_depends_on_it_and_is_unchanged():
     np.testing.assert_array_equal(tuning.schedule_after([done], x), x)
     assert "ne" not in str(jax.make_jaxpr(lambda d: tuning.schedule_after([], x))(done))
     assert jnp.isnan(tuning.schedule_after([done.at[0].set(jnp.nan)], x)).all()
-
-
-def test_programs_that_run_once_are_compiled_with_less_care_on_a_cpu_alone():
-    assert tuning.run_once_options(ActivationSharding(tuned=True))
-    assert tuning.run_once_options(UNSHARDED) is None
-    assert tuning.run_once_options(LocalSharding("tpu", tuned=True)) is None
 
 
 def built(folder, family, tuned, devices=1):
