@@ -237,6 +237,7 @@ def test_published_weights_predict_the_same_and_say_their_labels(trained, tmp_pa
 def test_a_published_tokenizer_cuts_texts_as_the_run_did(tmp_path):
     words = TokenizerConfig(name="words", vocab_size=128)
     folder = tmp_path / "tokenizer"
+    folder.mkdir()
     tokenizer_training.train(words, ["a lovely day"] * 9).save(folder)
     model = build_model(bert.config("tiny", head="sequence_classification", vocab_size=128))
     trained = TrainedInputs(tokenizer.load(folder), length=24, labels=("bad", "good"))
