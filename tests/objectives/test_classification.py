@@ -5,6 +5,7 @@ import collections
 import csv
 import dataclasses
 import json
+import re
 import types
 
 import jax
@@ -226,6 +227,7 @@ def test_published_weights_predict_the_same_and_say_their_labels(trained, tmp_pa
     assert config["problem_type"] == "single_label_classification"
     card = (tmp_path / "published" / "README.md").read_text()
     assert 'pipeline("text-classification", "published")' in card
+    assert re.search(r"\| accuracy of majority class of the training rows \| \d\d\.\d% \|", card)
     assert "| class | precision | recall | F1 | support |\n|---|---|---|---|---|\n| `bad` |" in card
     outs = []
     for model in (trained / "run", tmp_path / "published"):

@@ -336,7 +336,15 @@ class Classification(Labelled):
             return [worst_table(("true", "predicted", "text"), error, wrong_number)]
         if self.kind == "multiple":
             class_values = scores.label_scores(logits_NC > 0, target)
-            return [class_table(self.labels, class_values, "label")]
+            thresholds = scores.best_thresholds(expit(logits_NC), target)
+            tuned: list[list[Cell]] = []
+            for label, threshold, f1 in zip(self.labels, *thresholds, strict=True):
+                tuned.append([label, float(threshold), float(f1)])
+            title = f"thresholds that are best on these rows, in place of {THRESHOLD}"
+            return [
+                class_table(self.labels, class_values, "label"),
+                Breakdown(title, ("label", "threshold", "F1"), tuned),
+            ]
         chosen = logits_NC.argmax(axis=-1)
         counts_CC = confusion_matrix(chosen, target, len(self.labels))
         share_N = softmax(logits_NC, axis=-1)[np.arange(len(target)), target]
