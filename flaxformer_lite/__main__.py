@@ -155,15 +155,15 @@ def _main(argv: list[str]) -> None:
     if command.takes_config and of_model and args.config:
         chosen.error("--model, --config: pass one of them")
     if command.takes_config and not of_model:
+        if not args.config and others and others[0].partition(":")[0] in pages.names():
+            args.config = others.pop(0)
+            if "workdir" in args and args.workdir is None:
+                args.workdir = f"runs/{args.config.replace(':', '_')}"
         if not args.config:
-            named = [other for other in others if other.partition(":")[0] in pages.names()]
-            example = [*named, "demo"][0]
             flags = "--config is"
             if "model" in args:
                 flags = "--model or --config are"
-            command_line.fail(
-                f"{flags} missing; for example --config={example}", command_line.BAD_INPUT
-            )
+            command_line.fail(f"{flags} missing; for example --config=demo", command_line.BAD_INPUT)
         args.overrides = [f"--config={args.config}", *others]
     os.environ.update(command.environment(args))
     of_core = f"flaxformer_lite.cli.{args.command.replace('-', '_')}"

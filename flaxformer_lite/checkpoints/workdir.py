@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -114,13 +115,37 @@ def started_from(folder: Path) -> str:
     return source if isinstance(source, str) else ""
 
 
-def write_baseline(folder: Path, fitted: Json) -> None:
-    """Writes what the objective's baseline learned from the training examples."""
-    write_file(folder / BASELINE, f"{json.dumps(fitted)}\n".encode())
+def write_baseline(folder: Path, fitted: Json, held_out: tuple[str, float] | None) -> None:
+    """Writes what the objective's baseline learned from the training examples.
+
+    Args:
+      folder: the workdir.
+      fitted: what `fit_baseline` returned.
+      held_out: the baseline's name and headline value on the held-out examples, or None.
+    """
+    if held_out is not None and not math.isfinite(held_out[1]):
+        held_out = None
+    written = {"fitted": fitted, "held_out": held_out}
+    write_file(folder / BASELINE, f"{json.dumps(written)}\n".encode())
 
 
 def read_baseline(folder: Path) -> Json | None:
-    """Reads what `write_baseline` wrote; None if the run has not written it."""
+    """Reads `fitted` of `write_baseline`; None if the run has not written it."""
+    written = _read_baseline(folder)
+    # Earlier versions wrote it alone.
+    return written.get("fitted", written) if written is not None else None
+
+
+def read_baseline_score(folder: Path) -> tuple[str, float] | None:
+    """Reads `held_out` of `write_baseline`; None if the run has not written it."""
+    held_out = (_read_baseline(folder) or {}).get("held_out")
+    if not held_out:
+        return None
+    name, value = held_out
+    return str(name), float(value)
+
+
+def _read_baseline(folder: Path) -> Json | None:
     file = folder / BASELINE
     if not file.exists():
         return None

@@ -136,17 +136,20 @@ class _Pages:
             fail(error, BAD_INPUT)
         add_sections(page, given)
         # A run has either steps or epochs: the one on the command line replaces the page's other.
-        lengths = {name: given[name] for name in ("train.steps", "train.epochs") if name in given}
-        if lengths and not any(value.strip("0.") for value in lengths.values()):
-            name, value = next(iter(lengths.items()))
+        train = page.get("train", {})
+        lengths = {}
+        for field in ("steps", "epochs"):
+            lengths[f"train.{field}"] = given.get(f"train.{field}", str(train.get(field, 0)))
+        zeros = [name for name in lengths if name in given]
+        if zeros and not any(length.strip("0.") for length in lengths.values()):
             fail(
-                f"--config.{name}={value}: a run takes one step or more; evaluate measures a model"
-                " as it is.",
+                f"--config.{zeros[0]}={given[zeros[0]]}: a run takes one step or more; evaluate"
+                " measures a model as it is.",
                 BAD_INPUT,
             )
         for field, other in (("epochs", "steps"), ("steps", "epochs")):
-            # "0" and "0.0" ask for the other.
-            if given.get(f"train.{field}", "0").strip("0.") and other in page.get("train", {}):
+            # "0" and "0.0" leave the page's other.
+            if given.get(f"train.{field}", "0").strip("0.") and other in train:
                 page.train[other] = 0
         optimizer = page.get("optimizer", {})
         if "optimizer.warmup_steps" in given and "warmup_share" in optimizer:

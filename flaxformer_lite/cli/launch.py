@@ -15,6 +15,7 @@ from rich.console import Console
 from flaxformer_lite import first_model
 from flaxformer_lite.checkpoints.manager import CheckpointError
 from flaxformer_lite.cli import command_line, failures
+from flaxformer_lite.cli.open_model import print_warnings
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.runs import run as runs
 from flaxformer_lite.runs.errors import RunError
@@ -80,7 +81,8 @@ def main(
                 # C++ libraries print to stdout too.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             given = invocation.fields_given(invocation.underscored(sys.argv))
-            with failures.logged(log, RunError):
+            notices = print_warnings() if group.first else contextlib.nullcontext()
+            with failures.logged(log, RunError), notices:
                 cfg = read_experiment(config, workdir, given, allow_plugins=allow_plugins)
                 caught = runs.run(cfg, workdir, group, interrupt).signal
             group.close()

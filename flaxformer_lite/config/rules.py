@@ -405,7 +405,24 @@ def validation_error(hint: object, value: object) -> str:
             wanted += f", one of {', '.join(rule.names)}"
     if is_optional(hint):
         wanted += " or None"
-    return f"must be {wanted}, not {type(value).__name__}."
+    return f"must be {wanted}, not {type(value).__name__}.{_way_of_own(kind, rules, value)}"
+
+
+def _way_of_own(kind: type, rules: list, value: object) -> str:
+    """Returns how a person's own function or class becomes the value of a field."""
+    if issubclass(kind, Record):
+        if isinstance(value, (Record, type, str, int, float, dict)):
+            return ""
+        return (
+            f" One of your own derives from {kind.__module__}.{kind.__name__}, as a"
+            " dataclass(frozen=True, kw_only=True)."
+        )
+    if not callable(value) or not any(isinstance(rule, Plugin) for rule in rules):
+        return ""
+    place = f"{value.__module__}:{getattr(value, '__qualname__', '')}"
+    if "<" in place or place.endswith(":"):
+        return " One of your own is named by its file, such as 'my_module:attend'."
+    return f" Write its name, {place!r}."
 
 
 def _broken_tuple(hint: object, value: object) -> str:

@@ -13,7 +13,9 @@ def capture_logs(level: int, show: Callable[[str], None]) -> Iterator[None]:
     handler.emit = lambda record: show(record.getMessage())  # type: ignore[method-assign]
     old_level = log.level
     old_propagate = log.propagate
+    old_handlers = log.handlers
     log.propagate = False  # root handlers, such as absl's, would print the messages again
+    log.handlers = []  # so would an outer block's
     log.setLevel(level)  # the root's may be higher: train silences orbax
     log.addHandler(handler)
     try:
@@ -21,4 +23,4 @@ def capture_logs(level: int, show: Callable[[str], None]) -> Iterator[None]:
     finally:
         log.setLevel(old_level)
         log.propagate = old_propagate
-        log.removeHandler(handler)
+        log.handlers = old_handlers

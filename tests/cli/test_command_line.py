@@ -72,8 +72,8 @@ BEGUN = f"{CONFIG} {X}"
     [
         ("", "--config is missing; for example --config=demo"),
         (f"--config.train.steps=3 {X}", "--config is missing; for example --config=demo"),
-        ("gpt2_tiny", "--config is missing; for example --config=gpt2_tiny"),
-        (f"t5_v1_1:small {X}", "for example --config=t5_v1_1:small"),
+        ("gpt2_tiny --config.seed=-1", " seed=-1: must not be negative"),  # a page by its name
+        (f"t5_v1_1:smal {X}", "t5: no preset 'v1_1_smal'"),
         ("--config=gpt2", "--config=gpt2: no such page; did you mean 'gpt2_"),
         (f"--config=configs/gpt3.py {X}", "--config=configs/gpt3.py: no such file"),
         (f"--config=t5_v1_1:smal {X}", "_1:smal: t5: no preset 'v1_1_smal'; did you mean 'v1_1_s"),

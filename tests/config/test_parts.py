@@ -19,6 +19,10 @@ from flaxformer_lite.nn.positions.rope import Rope
 NEAR, FAR = (LayerConfig(mixer=AttentionConfig(num_heads=2, window=window)) for window in (2, 0))
 
 
+def attend(*_):
+    """An attention of one's own."""
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [
@@ -49,6 +53,14 @@ NEAR, FAR = (LayerConfig(mixer=AttentionConfig(num_heads=2, window=window)) for 
         (
             lambda: AttentionConfig(num_heads=2, position="rope"),
             "position='rope': must be a record of type Encoding, such",
+        ),
+        (
+            lambda: AttentionConfig(num_heads=2, position=object()),
+            "derives from flaxformer_lite.nn.positions.encoding.Encoding, as a dataclass(",
+        ),
+        (
+            lambda: Execution(attention=attend),
+            "must be str, not function. Write its name, 'tests.config.test_parts:attend'.",
         ),
         (
             lambda: AttentionConfig(num_heads=2, qk_norm="rms"),

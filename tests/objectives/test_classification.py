@@ -5,6 +5,7 @@ import collections
 import csv
 import dataclasses
 import json
+import re
 import types
 
 import jax
@@ -226,6 +227,7 @@ def test_published_weights_predict_the_same_and_say_their_labels(trained, tmp_pa
     assert config["problem_type"] == "single_label_classification"
     card = (tmp_path / "published" / "README.md").read_text()
     assert 'pipeline("text-classification", "published")' in card
+    assert re.search(r"\| accuracy of majority class of the training rows \| \d\d\.\d% \|", card)
     assert "| class | precision | recall | F1 | support |\n|---|---|---|---|---|\n| `bad` |" in card
     outs = []
     for model in (trained / "run", tmp_path / "published"):
@@ -237,6 +239,7 @@ def test_published_weights_predict_the_same_and_say_their_labels(trained, tmp_pa
 def test_a_published_tokenizer_cuts_texts_as_the_run_did(tmp_path):
     words = TokenizerConfig(name="words", vocab_size=128)
     folder = tmp_path / "tokenizer"
+    folder.mkdir()
     tokenizer_training.train(words, ["a lovely day"] * 9).save(folder)
     model = build_model(bert.config("tiny", head="sequence_classification", vocab_size=128))
     trained = TrainedInputs(tokenizer.load(folder), length=24, labels=("bad", "good"))

@@ -43,6 +43,10 @@ LEARNED = {  # task -> (rows, message)
     Classification(kind="multiple"): [
         ([LABELLED | {"label": "['x', 'y']"}], "row 1: .* must be a list of names, its JSON"),
         ([LABELLED | {"label": [{"name": "x"}]}], "row 1: .* must be a list of names"),
+        (
+            [LABELLED | {"label": label} for label in ("Rome, Italy;Oslo", "Rome, Italy")],
+            "the labels 'Rome, Italy;Oslo' and 'Rome, Italy' have different separators",
+        ),
         ([LABELLED | {"label": [0, 0, 1]}, LABELLED], "write the names of those that are 1"),
         ([LABELLED | {"label": hot} for hot in ([0, 1], [1, 0])], "all rows have the same labels"),
     ],

@@ -69,6 +69,19 @@ def test_scores_of_several_labels_are_those_of_scikit_learn(metrics):
         assert found[f"f1_{name}"] == pytest.approx(want)
 
 
+def test_the_best_threshold_of_each_label_is_that_of_all_cuts():
+    draw = np.random.default_rng(1)
+    shares = draw.integers(1, 9, (30, 3)) / 10  # with equal ones
+    true = draw.random((30, 3)) < shares
+    true[:, 2] = False
+    thresholds, f1 = scores.best_thresholds(shares, true)
+    cuts = np.arange(0.05, 1, 0.1)
+    for label in range(3):
+        found = [scores.micro_f1(shares[:, label] > cut, true[:, label]) for cut in cuts]
+        at_best = scores.micro_f1(shares[:, label] > thresholds[label], true[:, label])
+        assert f1[label] == pytest.approx(max(found)) == pytest.approx(at_best)
+
+
 def test_thousands_of_classes_take_no_square_of_them():
     """Their most frequent confusions, too."""
     classes = 200_000

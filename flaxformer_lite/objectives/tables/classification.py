@@ -179,6 +179,8 @@ class Classification(Labelled):
             )
         if self.kind == "single" and not self.labels:
             _check_combinations([value for value, _ in counts], known)
+        if self.kind == "multiple" and not self.labels:
+            _check_separators(rows)
         if self.kind == "multiple" and all(count == len(rows) for _, count in counts):
             raise ConfigError(
                 f"data.path: all rows have the same labels ({', '.join(labels[:8])}); there is"
@@ -336,7 +338,15 @@ class Classification(Labelled):
             return [worst_table(("true", "predicted", "text"), error, wrong_number)]
         if self.kind == "multiple":
             class_values = scores.label_scores(logits_NC > 0, target)
-            return [class_table(self.labels, class_values, "label")]
+            thresholds = scores.best_thresholds(expit(logits_NC), target)
+            tuned: list[list[Cell]] = []
+            for label, threshold, f1 in zip(self.labels, *thresholds, strict=True):
+                tuned.append([label, float(threshold), float(f1)])
+            title = f"thresholds that are best on these rows, in place of {THRESHOLD}"
+            return [
+                class_table(self.labels, class_values, "label"),
+                Breakdown(title, ("label", "threshold", "F1"), tuned),
+            ]
         chosen = logits_NC.argmax(axis=-1)
         counts_CC = confusion_matrix(chosen, target, len(self.labels))
         share_N = softmax(logits_NC, axis=-1)[np.arange(len(target)), target]
@@ -462,7 +472,7 @@ def _several_labels(value: object, where: str) -> list:
     """Returns the labels in a field: a list, its JSON, or a text with separators."""
     labels = parse_list(value)
     if labels is None and isinstance(value, str) and not is_container(value):
-        separator = next((s for s in SEPARATORS if s in value), SEPARATORS[0])
+        separator = _separator_in(value) or SEPARATORS[0]
         labels = [part.strip() for part in value.split(separator) if part.strip()]
     if labels is None:
         labels = [value]
@@ -475,6 +485,27 @@ def _several_labels(value: object, where: str) -> list:
     if len(set(names)) < len(names) and ON_OR_OFF.issuperset(names):
         raise ConfigError(f"{where}: repeats a label. {NAMES_OF_ON}")
     return labels
+
+
+def _separator_in(text: str) -> str:
+    """Returns the first of SEPARATORS that a text has; empty: none."""
+    return next((separator for separator in SEPARATORS if separator in text), "")
+
+
+def _check_separators(rows: Sequence[Row]) -> None:
+    """Rejects texts of labels of which some have one separator and some another."""
+    texts: dict[str, str] = {}
+    for row in rows:
+        text = row["label"]
+        if isinstance(text, str) and not is_container(text):
+            texts.setdefault(_separator_in(text), text)
+    texts.pop("", None)
+    if len(texts) > 1:
+        shown = " and ".join(map(quote_value, texts.values()))
+        raise ConfigError(
+            f"data.path: the labels {shown} have different separators; write lists of JSON, or name"
+            " all labels in objective.labels."
+        )
 
 
 def _check_combinations(labels: Sequence[object], known: Sequence[str]) -> None:

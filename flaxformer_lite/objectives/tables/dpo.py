@@ -63,7 +63,7 @@ class Dpo(ChatTask):
     reference = "log_probs"
     chunked = True
     columns = (
-        Column("prompt", ("instruction", "question", "messages"), optional=True),
+        Column("prompt", ("instruction", "question", "messages", "conversations"), optional=True),
         Column("chosen", ("preferred",), predicted=True),
         Column("rejected", (), predicted=True),
         *VARIABLES,

@@ -114,7 +114,7 @@ class Grpo(ChatTask):
     learn = "last"
     chunked = True
     columns = (
-        Column("prompt", ("instruction", "question", "problem", "messages")),
+        Column("prompt", ("instruction", "question", "problem", "messages", "conversations")),
         Column("answer", ("response", "completion", "solution"), optional=True, predicted=True),
         *VARIABLES,
     )

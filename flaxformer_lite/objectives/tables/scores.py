@@ -73,6 +73,28 @@ def label_scores(predicted: np.ndarray, true: np.ndarray) -> ClassScores:
     return class_scores(hits_C, np.sum(predicted > 0, axis=0), np.sum(true > 0, axis=0))
 
 
+def best_thresholds(shares: np.ndarray, true: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Finds for each label the probability above which F1 is highest on these rows.
+
+    Args:
+      shares: the probabilities of the labels, [N, C].
+      true: whether a row has a label, bool [N, C].
+
+    Returns:
+      The thresholds, halfway between two rows' probabilities, and the F1, both [C].
+    """
+    order_NC = np.argsort(-shares, axis=0, kind="stable")
+    shares_NC = np.take_along_axis(shares, order_NC, axis=0)
+    hits_NC = np.cumsum(np.take_along_axis(true > 0, order_NC, axis=0), axis=0)
+    chosen_N = np.arange(1, len(shares) + 1)
+    f1_NC = 2 * hits_NC / (chosen_N[:, None] + hits_NC[-1][None])
+    below_NC = np.concatenate([shares_NC[1:], np.zeros_like(shares_NC[:1])])
+    f1_NC[below_NC == shares_NC] = -1.0  # equal probabilities are all above it, or none
+    best_C = f1_NC.argmax(axis=0)
+    at = best_C, np.arange(shares.shape[1])
+    return (shares_NC[at] + below_NC[at]) / 2, f1_NC[at]
+
+
 def micro_f1(predicted: np.ndarray, true: np.ndarray) -> float:
     """Computes F1 over all pairs of a row and a label."""
     hits = np.sum((predicted > 0) & (true > 0))

@@ -88,8 +88,9 @@ class Summary(Callback):
     def _baseline(self) -> tuple[str, float] | None:
         objective = self._experiment.cfg.objective
         fitted = objective.fit_baseline(self._experiment.eval_data)
-        write_baseline(self._reporting.recorder.folder, fitted)
-        return objective.baseline(self._experiment.eval_data, fitted)
+        held_out = objective.baseline(self._experiment.eval_data, fitted)
+        write_baseline(self._reporting.recorder.folder, fitted, held_out)
+        return held_out
 
     def _rows(self) -> text.Rows:
         reporting = self._reporting

@@ -222,6 +222,10 @@ def _metrics(run: Path, trained: ExperimentConfig) -> Rows:
     for metric in trained.objective.shown:
         if metric.name in evaluations[-1]:
             rows.append((metric.words, metric.show(evaluations[-1][metric.name])))
+    baseline = workdir.read_baseline_score(run)
+    if baseline:
+        headline = trained.objective.headline
+        rows.append((f"{headline.words} of {baseline[0]}", headline.show(baseline[1])))
     return rows
 
 

@@ -9,7 +9,8 @@ from flaxformer_lite.inference.task import ids_without_text
 from flaxformer_lite.runs.experiment import RunData
 from flaxformer_lite.types import Params
 
-PROMPT = 16  # tokens of held-out text that the sample continues
+PROMPT = 32  # most tokens of held-out text that the sample continues; at most half of an example
+CANDIDATES = 64  # examples among which is the one that the sample continues
 TEMPERATURE = 0.8
 TOP_P = 0.95
 
@@ -32,7 +33,7 @@ def sample_text(
     """
     cfg = model.cfg
     tokenizer = data.tokenizer
-    prompt = np.asarray(data.example(0, 0, 0)["inputs"]["input_ids"])[:PROMPT]
+    prompt = choose_prompt(data)
     room = cfg.max_length - len(prompt) if cfg.has_position_table else tokens
     written = generate(
         model,
@@ -47,3 +48,16 @@ def sample_text(
     )
     texts = tokenizer.decode(prompt.tolist()), tokenizer.decode(written[0, len(prompt) :].tolist())
     return list(zip(("a held-out text begins", "the model goes on"), texts, strict=True))
+
+
+def choose_prompt(data: RunData) -> np.ndarray:
+    """Returns the beginning of the held-out example that begins with the most usual tokens, int32.
+
+    The first one may be a table of constants, after which a model writes nothing worth reading.
+    """
+    prompts = []
+    for number in range(min(CANDIDATES, data.num_examples)):
+        ids = np.asarray(data.example(number, 0, 0)["inputs"]["input_ids"])
+        prompts.append(ids[: min(PROMPT, -(-len(ids) // 2))])
+    log_counts = np.log(np.maximum(1, np.bincount(np.concatenate(prompts))))
+    return max(prompts, key=lambda ids: log_counts[ids].mean())
