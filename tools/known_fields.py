@@ -29,6 +29,12 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from flaxformer_lite.pretrained.harmless_fields import HARMLESS
 
+DROPOUT = (
+    *("hidden_dropout_prob", "hidden_dropout", "resid_pdrop", "resid_dropout", "residual_dropout"),
+    *("dropout", "dropout_rate", "embd_pdrop", "embed_dropout", "embedding_dropout"),
+    *("attention_probs_dropout_prob", "attention_dropout", "attn_pdrop"),
+    *("activation_dropout", "mlp_dropout"),
+)
 MODELS = Path(__file__).parents[1] / "flaxformer_lite" / "models"
 # As the family files spell them, which need jax to be imported: of a file, and of its aliases.
 OF_FILE = re.compile(r'(?:^    model_type=|\.published\(\n    )"([\w-]+)"', re.MULTILINE)
@@ -71,6 +77,12 @@ _KNOWN = """
 """
 
 
+# The rates of dropout that their classes have where config.json says none.
+_RATES = """
+{rates}
+"""
+
+
 def _parse(table: str) -> dict[str, frozenset[str]]:
     fields = {{}}
     for row in table.strip().replace("\\n    ", " ").splitlines():
@@ -81,6 +93,9 @@ def _parse(table: str) -> dict[str, frozenset[str]]:
 
 
 KNOWN = _parse(_KNOWN)
+RATES = {{}}
+for _model_type, _rates in _parse(_RATES).items():
+    RATES[_model_type] = {{name: float(x) for name, _, x in (r.partition("=") for r in _rates)}}
 '''
 
 
@@ -93,11 +108,28 @@ def main() -> None:
     families[frozenset(shared - HARMLESS)] = [""]
     for model_type in list_model_types():
         families[frozenset(known(model_type) - shared - HARMLESS)].append(model_type)
+    rates = collections.defaultdict[frozenset[str], list[str]](list)
+    for model_type in list_model_types():
+        rates[frozenset(rates_of(model_type))].append(model_type)
+    rates.pop(frozenset(), None)
+    page = PAGE.format(
+        version=transformers.__version__, rows=lines_of(families), rates=lines_of(rates)
+    )
+    print(page, end="")
+
+
+def lines_of(families: dict[frozenset[str], list[str]]) -> str:
     rows = []
     for fields, model_types in families.items():
         row = f"{' '.join(model_types)}: {' '.join(sorted(fields))}"
         rows.append(textwrap.fill(row, 100, subsequent_indent="    ", break_on_hyphens=False))
-    print(PAGE.format(version=transformers.__version__, rows="\n".join(rows)), end="")
+    return "\n".join(rows)
+
+
+def rates_of(model_type: str) -> list[str]:
+    """Returns `field=rate` for the rates of dropout that a class has in its layers."""
+    values = AutoConfig.for_model(model_type).to_dict()
+    return [f"{name}={values[name]}" for name in DROPOUT if values.get(name) is not None]
 
 
 def known(model_type: str) -> set[str]:

@@ -166,6 +166,7 @@ PUBLISHED = Published(
     prefix="deberta.",
     names=lambda cfg: BODY,
     heads=build_heads("Deberta", **HEADS),
+    defaults=dict(hidden_size=768),  # that of the pooler, which is compared with it
     fields=bert_like.FIELDS,
     fixed=FIXED,
     harmless=HARMLESS,

@@ -219,14 +219,20 @@ def read_head_sizes(fields: Fields, windows: Sequence[int]) -> list[ModelFields]
         full = {"head_dim": wide}
         if few and fields.get("attention_k_eq_v", False):
             full["num_key_value_heads"] = few
-        by_layer = {str(i): full for i, window in enumerate(windows) if not window}
+        by_layer = {i: full for i, window in enumerate(windows) if not window}
+    try:
+        by_layer = {int(i): sizes for i, sizes in by_layer.items()}  # `5`, or `05` of 30 layers
+    except ValueError:
+        raise ConfigError(
+            "config.json: per_layer_config: must name layers by their numbers."
+        ) from None
     common = {
         "head_dim": fields.size("head_dim", 256),
         "num_key_value_heads": fields.size("num_key_value_heads", 4),
     }
     sizes = []
     for i in range(len(windows)):
-        inner = Fields(by_layer.get(str(i), {}), f"per_layer_config.{i}.")
+        inner = Fields(by_layer.get(i, {}), f"per_layer_config.{i}.")
         own: ModelFields = {}
         for name, ours in (("head_dim", "head_dim"), ("num_key_value_heads", "num_kv_heads")):
             size = inner.size(name, common[name])
@@ -259,12 +265,24 @@ def read_parts(fields: Fields) -> ModelFields:
     if width:
         parts["after"] = LayerInputConfig(width=width)
         vocab_size = fields.get("vocab_size", 262144)
-        if rows != vocab_size:
+        if rows < vocab_size:
             raise ConfigError(
-                f"config.json: vocab_size_per_layer_input={rows}: must be vocab_size={vocab_size},"
-                " as each token has a row of both tables."
+                f"config.json: vocab_size_per_layer_input={rows}: must be at least"
+                f" vocab_size={vocab_size}, as each token has a row of both tables."
             )
     return parts
+
+
+def leave_out_rows(tensors: dict) -> dict:
+    """Leaves out the rows of the second table that no token has."""
+    second = "embed_tokens_per_layer.weight"
+    kept = dict(tensors)
+    for name, tensor in tensors.items():
+        first = tensors.get(name.removesuffix(second) + "embed_tokens.weight")
+        if name.endswith(second) and first is not None and len(first.shape) == 2:
+            rows = tensor.array[: first.shape[0]]
+            kept[name] = dataclasses.replace(tensor, array=rows)
+    return kept
 
 
 def widen(experts: NormedMoeConfig | None, wide: int, act: str) -> MlpConfig | NormedMoeConfig:
@@ -391,4 +409,5 @@ PUBLISHED = llama_like.published(
     harmless=("num_experts", "top_k_experts", "moe_intermediate_size"),
     read=read,
     write=write,
+    arrange=leave_out_rows,
 )

@@ -43,6 +43,7 @@ def read(fields: Fields) -> ModelFields:
 
 def write(cfg: ModelConfig) -> Json:
     fields: Json = {"layer_types": ["attention"] * cfg.decoder_layers, "num_local_experts": 0}
+    fields["mamba_n_heads"] = 1  # of layers that it has not; transformers' 128 must divide a width
     if isinstance(cfg.position, Nope):
         return granite.write(dataclasses.replace(cfg, position=Rope())) | fields
     return granite.write(cfg) | fields | {"position_embedding_type": "rope"}

@@ -92,7 +92,7 @@ PUBLISHED = dataclasses.replace(
     model_type="longt5",
     names=names,
     heads={"lm": Head("LongT5ForConditionalGeneration"), **spelled},
-    defaults=dict(d_model=512, d_ff=2048, num_layers=6, num_heads=8),
+    defaults=dict(d_model=512, d_ff=2048, num_layers=6, num_heads=8, tie_word_embeddings=True),
     read=read,
     write=write,
 )

@@ -17,7 +17,7 @@ from flaxformer_lite.files.read import Json, quote_name, quote_value
 from flaxformer_lite.models.fields import ACTIVATION_NAMES, Fields, activation_of, repeat_pattern
 from flaxformer_lite.models.weight_map import Head
 from flaxformer_lite.pretrained.harmless_fields import HARMLESS
-from flaxformer_lite.pretrained.known_fields import KNOWN
+from flaxformer_lite.pretrained.known_fields import KNOWN, RATES
 
 LOG = logging.getLogger("flaxformer_lite")
 
@@ -227,19 +227,26 @@ def read_config(
         cfg = family.config(**{**values, **overrides, **fixed, "head": head})
     except (ArithmeticError, TypeError, ValueError) as error:
         raise ConfigError(f"config.json: {error}") from None
-    dropout = _read_dropout(fields, cfg)
+    dropout = _read_dropout(fields, cfg, RATES.get(spelled.model_type, {}))
     return replace(cfg, **{name: x for name, x in dropout.items() if name not in overrides})
 
 
-def _read_dropout(fields: Fields, cfg: ModelConfig) -> dict[str, Any]:
+def _read_dropout(
+    fields: Fields, cfg: ModelConfig, of_class: Mapping[str, float]
+) -> dict[str, Any]:
     """Returns the rate of dropout and its slots, as a published config has them.
 
     Here all slots have one rate; those whose rate is 0 are left out.
+
+    Args:
+      fields: of the published config.
+      cfg: the config that was read otherwise.
+      of_class: rates that transformers' class has where the config says none.
     """
 
     def stated(names: Sequence[str], usual: float) -> float:
         for name in names:
-            usual = fields.get(name, usual, float)
+            usual = fields.get(name, of_class.get(name, usual), float)
         return usual
 
     main = stated(MAIN_DROPOUT, cfg.dropout)

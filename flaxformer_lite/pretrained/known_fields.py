@@ -1,4 +1,4 @@
-"""The fields of config.json that transformers 5.23.0 uses, by model_type.
+"""The fields of config.json that transformers 5.24.0 uses, by model_type.
 
 tools/known_fields.py writes this file.
 """
@@ -164,9 +164,9 @@ modernbert-decoder: attention_bias classifier_activation classifier_bias cls_tok
     mlp_bias mlp_dropout norm_bias norm_eps num_hidden_layers tie_word_embeddings vocab_size
 mpnet: hidden_act intermediate_size layer_norm_eps num_hidden_layers relative_attention_num_buckets
     tie_word_embeddings vocab_size
-mt5 umt5: d_ff d_kv d_model dense_act_fn feed_forward_proj is_decoder is_gated_act
-    layer_norm_epsilon num_decoder_layers num_heads num_hidden_layers num_layers
-    relative_attention_max_distance relative_attention_num_buckets tie_word_embeddings vocab_size
+mt5: d_ff d_kv d_model dense_act_fn feed_forward_proj is_decoder is_gated_act layer_norm_epsilon
+    num_decoder_layers num_heads num_hidden_layers num_layers relative_attention_max_distance
+    relative_attention_num_buckets tie_word_embeddings vocab_size
 nllb-moe: activation_function batch_prioritized_routing d_model decoder_attention_heads
     decoder_ffn_dim decoder_layers decoder_sparse_step encoder_attention_heads encoder_ffn_dim
     encoder_layers encoder_sparse_step expert_capacity moe_eval_capacity_token_fraction
@@ -197,20 +197,20 @@ qwen2_moe: decoder_sparse_step hidden_act intermediate_size layer_types max_wind
     vocab_size
 qwen3: attention_bias hidden_act intermediate_size layer_types max_window_layers num_hidden_layers
     num_key_value_heads rms_norm_eps tie_word_embeddings use_sliding_window vocab_size
-qwen3_5_moe_text: attention_bias cu_seq_lens_q depth full_attention_interval hidden_act
+qwen3_5_moe_text: attention_bias cache cu_seq_lens_q depth full_attention_interval hidden_act
     image_grid_thw image_token_id in_channels intermediate_size layer_types linear_conv_kernel_dim
     linear_key_head_dim linear_num_key_heads linear_num_value_heads linear_value_head_dim
     mm_token_type_ids moe_intermediate_size num_experts num_experts_per_tok num_heads
     num_hidden_layers num_key_value_heads num_position_embeddings out_hidden_size
-    output_router_logits past_key_values patch_size rms_norm_eps router_aux_loss_coef
+    output_router_logits patch_size rms_norm_eps router_aux_loss_coef
     shared_expert_intermediate_size spatial_merge_size temporal_patch_size text_config
     tie_word_embeddings video_grid_thw video_token_id vision_config vocab_size
-qwen3_5_text: attention_bias cu_seq_lens_q depth full_attention_interval hidden_act image_grid_thw
-    image_token_id in_channels intermediate_size layer_types linear_conv_kernel_dim
+qwen3_5_text: attention_bias cache cu_seq_lens_q depth full_attention_interval hidden_act
+    image_grid_thw image_token_id in_channels intermediate_size layer_types linear_conv_kernel_dim
     linear_key_head_dim linear_num_key_heads linear_num_value_heads linear_value_head_dim
     mm_token_type_ids num_heads num_hidden_layers num_key_value_heads num_position_embeddings
-    out_hidden_size past_key_values patch_size rms_norm_eps spatial_merge_size temporal_patch_size
-    text_config tie_word_embeddings video_grid_thw video_token_id vision_config vocab_size
+    out_hidden_size patch_size rms_norm_eps spatial_merge_size temporal_patch_size text_config
+    tie_word_embeddings video_grid_thw video_token_id vision_config vocab_size
 qwen3_moe: attention_bias decoder_sparse_step hidden_act intermediate_size mlp_only_layers
     moe_intermediate_size norm_topk_prob num_experts num_experts_per_tok num_hidden_layers
     num_key_value_heads output_router_logits rms_norm_eps router_aux_loss_coef tie_word_embeddings
@@ -242,18 +242,48 @@ switch_transformers: add_cross_attention add_router_probs d_ff d_kv d_model deco
     num_sparse_encoder_layers relative_attention_max_distance relative_attention_num_buckets
     router_aux_loss_coef router_bias router_dtype router_ignore_padding_tokens router_jitter_noise
     router_z_loss_coef tie_word_embeddings vocab_size
-t5: d_ff d_kv d_model dense_act_fn feed_forward_proj is_decoder is_gated_act layer_norm_epsilon
+t5 umt5: d_ff d_kv d_model dense_act_fn feed_forward_proj is_decoder is_gated_act layer_norm_epsilon
     num_decoder_layers num_heads num_hidden_layers num_layers relative_attention_max_distance
     relative_attention_num_buckets scale_decoder_outputs tie_word_embeddings vocab_size
-t5gemma: attention_bias attn_logit_softcapping classifier_dropout_rate cross_attention_hidden_size
-    decoder encoder hidden_activation intermediate_size is_decoder layer_types num_hidden_layers
-    num_key_value_heads past_key_values query_pre_attn_scalar rms_norm_eps tie_word_embeddings
-    vocab_size
+t5gemma: attention_bias attn_logit_softcapping cache classifier_dropout_rate
+    cross_attention_hidden_size decoder encoder hidden_activation intermediate_size is_decoder
+    layer_types num_hidden_layers num_key_value_heads query_pre_attn_scalar rms_norm_eps
+    tie_word_embeddings vocab_size
 vaultgemma: attention_bias attn_logit_softcapping final_logit_softcapping hidden_activation
     intermediate_size layer_types num_hidden_layers num_key_value_heads query_pre_attn_scalar
     rms_norm_eps tie_word_embeddings vocab_size
 xglm: activation_function add_cross_attention attention_heads d_model ffn_dim num_hidden_layers
     num_layers scale_embedding tie_word_embeddings vocab_size
+"""
+
+
+# The rates of dropout that their classes have where config.json says none.
+_RATES = """
+albert nomic_bert: attention_probs_dropout_prob=0.0 hidden_dropout_prob=0.0
+arcee clip_text_model cohere cohere2 cwm deepseek_v2 deepseek_v3 eurobert exaone4 gemma gemma2
+    gemma3_text gemma4_text glm glm4 glm4_moe glm4_moe_lite gpt_oss granite granitemoehybrid helium
+    hyperclovax llama minimax_m2 ministral ministral3 mistral mixtral olmo olmo2 olmo3 olmoe qwen2
+    qwen2_moe qwen3 qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next siglip_text_model smollm3
+    vaultgemma: attention_dropout=0.0
+bart blenderbot blenderbot-small marian mbart pegasus: activation_dropout=0.0 attention_dropout=0.0
+    dropout=0.1
+bert big_bird camembert data2vec-text deberta deberta-v2 electra ernie esm jina_embeddings_v3
+    longformer mpnet roberta roberta-prelayernorm roformer xlm-roberta:
+    attention_probs_dropout_prob=0.1 hidden_dropout_prob=0.1
+bloom falcon gpt_neox stablelm: attention_dropout=0.0 hidden_dropout=0.0
+distilbert: attention_dropout=0.1 dropout=0.1
+gpt2: attn_pdrop=0.1 embd_pdrop=0.1 resid_pdrop=0.1
+gpt_neo: attention_dropout=0.0 embed_dropout=0.0 resid_dropout=0.0
+gptj: attn_pdrop=0.0 embd_pdrop=0.0 resid_pdrop=0.0
+gte: attention_probs_dropout_prob=0.0 hidden_dropout_prob=0.1
+longt5 mt5 switch_transformers t5 umt5: dropout_rate=0.1
+m2m_100 nllb-moe plbart xglm: activation_dropout=0.0 attention_dropout=0.1 dropout=0.1
+modernbert modernbert-decoder: attention_dropout=0.0 embedding_dropout=0.0 mlp_dropout=0.0
+opt: attention_dropout=0.0 dropout=0.1
+phi phi3: attention_dropout=0.0 embd_pdrop=0.0 resid_pdrop=0.0
+seed_oss: attention_dropout=0.1 residual_dropout=0.1
+starcoder2: attention_dropout=0.0 embedding_dropout=0.0 residual_dropout=0.0
+t5gemma: attention_dropout=0.0 dropout_rate=0.0
 """
 
 
@@ -267,3 +297,6 @@ def _parse(table: str) -> dict[str, frozenset[str]]:
 
 
 KNOWN = _parse(_KNOWN)
+RATES = {}
+for _model_type, _rates in _parse(_RATES).items():
+    RATES[_model_type] = {name: float(x) for name, _, x in (r.partition("=") for r in _rates)}

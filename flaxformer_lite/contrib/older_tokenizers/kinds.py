@@ -55,7 +55,13 @@ from flaxformer_lite.contrib.older_tokenizers.sentence_pieces import (
     t5_unigrams,
 )
 from flaxformer_lite.files.read import Json, quote_value
-from flaxformer_lite.text.added_tokens import ROLES, read_optional, tell_other_ids
+from flaxformer_lite.text.added_tokens import (
+    ROLES,
+    content_of,
+    listed_tokens,
+    read_optional,
+    tell_other_ids,
+)
 from flaxformer_lite.text.escape_specials import library_errors
 from flaxformer_lite.text.folder_rules import with_tokens_map
 from flaxformer_lite.text.older_files import Made
@@ -248,7 +254,12 @@ def make_tokenizer(path: Path) -> Made | None:
 def _made(folder: Folder) -> Tokenizer:
     made = folder.kind.make(folder)
     known = {token.content for token in made.get_added_tokens_decoder().values()}
+    listed = {content_of(token) for token in listed_tokens(folder.config)}
     for token, _, replaces in folder.added:
+        # a list of tokens stands in the place of the class's own
+        is_left_out = token.content in folder.kind.others and token.content not in listed
+        if listed and is_left_out and made.token_to_id(token.content) is None:
+            continue
         if replaces or token.content not in known:
             known.add(token.content)
             add_token(made, token)

@@ -8,6 +8,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.contrib.older_tokenizers.numbered_pieces import NumberedSentencePieces
 from flaxformer_lite.files.read import Json, quote_value
 from flaxformer_lite.registry import did_you_mean
+from flaxformer_lite.text.added_tokens import content_of, listed_tokens
 
 # In the order of their ids, which follow the vocabulary.
 LANGUAGES = {
@@ -58,11 +59,12 @@ class M2M100(NumberedSentencePieces):
             raise ConfigError(
                 f"tokenizer_config.json: src_lang={quote_value(source)}: no such language{near}."
             )
+        self.others = tuple(numbers)
         self.language_id = numbers[f"__{source}__"]
         self._languages = set(numbers.values())
         self.vocab_size += len(numbers)
-        listed = config.get("extra_special_tokens") or config.get("additional_special_tokens")
-        self._listed = {token: numbers[token] for token in listed or [] if token in numbers}
+        listed = map(content_of, listed_tokens(config))
+        self._listed = {token: numbers[token] for token in listed if token in numbers}
 
     @property
     def spelled(self) -> dict[str, int]:

@@ -1,14 +1,15 @@
 """Tokenizers whose ids come from a separate file, vocab.json."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import ClassVar
 
 import sentencepiece
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.files.read import read_bytes, read_object
+from flaxformer_lite.files.read import Json, read_bytes, read_object
 from flaxformer_lite.text import token_text
+from flaxformer_lite.text.added_tokens import read_added
 from flaxformer_lite.text.saved_files import LARGEST
 from flaxformer_lite.text.tokenizer import Tokenizer
 
@@ -24,6 +25,7 @@ class NumberedPieces(Tokenizer):
 
     file = VOCABULARY
     special: ClassVar[dict[str, str]]  # the tokens that the vocabulary must have, by role
+    others: Collection[str] = ()  # that follow the vocabulary
 
     def __init__(self, folder: Path, definition: bytes):
         super().__init__(definition)
@@ -41,6 +43,19 @@ class NumberedPieces(Tokenizer):
         self._set_ids({role: self._ids[token] for role, token in self.special.items()})
         self.unk_id = self._ids[self.special["unk"]]
         self.sentinel_ids = ()
+
+    def check_added(self, folder: Path, config: Json) -> None:
+        """Refuses tokens that a folder adds to the vocabulary.
+
+        Raises:
+          ConfigError: names one.
+        """
+        for token, _, _ in read_added(folder, config):
+            if token.content not in {*self._ids, *self.spelled, *self.others}:
+                raise ConfigError(
+                    f"{folder}: adds {token.content!r}, which {VOCABULARY} lacks: tokens are not"
+                    " added to this kind of vocabulary; take it out if no text has it."
+                )
 
     @property
     def spelled(self) -> dict[str, int]:

@@ -84,6 +84,15 @@ def test_ids_are_those_of_sentencepiece(model, written, tmp_path):
         assert ours.ids.get("mask") == (None if "language_codes" in written else first + 3)
 
 
+def test_listed_tokens_stand_in_the_place_of_byt5s_sentinels(tmp_path):
+    folder_of("byt5", tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(
+        '{"tokenizer_class": "ByT5Tokenizer", "extra_special_tokens": ["[NEW]"]}'
+    )
+    ours = load_tokenizer(tmp_path)
+    assert len(ours) == 260 and ours.encode("a [NEW]") == [100, 35, 259, 1]
+
+
 @pytest.mark.parametrize("is_complete", [True, False])
 def test_special_tokens_map_precedes_an_incomplete_tokenizer_config(is_complete, tmp_path):
     folder_of("bert", tmp_path)
@@ -123,6 +132,8 @@ def test_damaged_files_are_errors_or_other_tokenizers(name, tmp_path):
             {"added_tokens_decoder": {"90": {"content": "[NEW]", "special": True}}},
             r"'\[NEW\]'.*id 90, and has \d\d;",
         ),
+        ("marian", {"extra_special_tokens": ["[NEW]"]}, r"adds '\[NEW\]', which vocab.json lacks"),
+        ("m2m_100", {"mask_token": "[NEW]"}, r"adds '\[NEW\]', which vocab.json lacks"),
         ("mbart", {"src_lang": "tlh"}, "'tlh' is not in the vocabulary"),
         ("xlm_roberta", {"tokenizer_class": "NllbTokenizer"}, "must be of byte pairs"),
         ("m2m_100", {"src_lang": "tlh"}, "src_lang='tlh': no such language"),

@@ -24,9 +24,11 @@ def read_numbered(
 
     if kind == "marian" and has(Marian.model_file, VOCABULARY):
         marian = Marian(folder)
+        marian.check_added(folder, config)
         return PublishedTokenizer(marian, config, template, marian.spelled, after=(marian.eos_id,))
     if kind == "m2m_100" and has(M2M100.model_file, VOCABULARY):
         m2m_100 = M2M100(folder, config)
+        m2m_100.check_added(folder, config)
         return PublishedTokenizer(
             m2m_100,
             _usual(m2m_100) | config,
@@ -37,6 +39,7 @@ def read_numbered(
         )
     if kind == "blenderbot-small" and has(MERGES, VOCABULARY):
         small = BlenderbotSmall(folder)
+        small.check_added(folder, config)
         return PublishedTokenizer(small, _usual(small) | config, template, small.spelled)
     return None
 
