@@ -1,8 +1,6 @@
-"""Steps that compile in the background are the same steps; what goes wrong is told, and the
-unneeded never begins."""
+"""Compiled steps are the same steps, and processes compare them."""
 
 import dataclasses
-import threading
 import types
 
 import jax
@@ -13,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 from flaxformer_lite import sharding
 from flaxformer_lite.config import MeshConfig
 from flaxformer_lite.data import dummy
-from flaxformer_lite.runs.start import precompile
+from flaxformer_lite.runs.start import compiled_steps
 from flaxformer_lite.runtime.processes import ALONE, differences
 from flaxformer_lite.training import program
 from tests.training import tiny_runs
@@ -26,89 +24,22 @@ def plain(tmp_path_factory):
     return program.build(cfg, sharding.build_mesh(cfg.mesh), dummy.example(cfg))
 
 
-def test_a_step_compiled_ahead_is_the_same_step(plain):
+def test_a_compiled_step_is_the_same_step(plain):
     batch = sharding.place_batch(
         jax.tree.map(lambda x: np.ones(x.shape, x.dtype), plain.batch), plain.mesh
     )
     _, due = plain.train_step(tiny_runs.any_state(plain), batch)
-    with precompile.precompile(plain, "train_step") as ready:
-        assert ready.eval_step is plain.eval_step and ready.train_step is not plain.train_step
-        state, metrics = ready.train_step(tiny_runs.any_state(ready), batch)
+    ready = compiled_steps.compile_when_called(plain)
+    state, metrics = ready.train_step(tiny_runs.any_state(ready), batch)
     assert {n: float(x) for n, x in metrics.items()} == {n: float(x) for n, x in due.items()}
     assert int(ready.train_step(state, batch)[0].step) == 2
-
-
-class Slow:
-    """Stands for a jitted function: traced here, compiled elsewhere, until it may end with what it
-    is told to end with."""
-
-    def __init__(self, outcome):
-        self.outcome = outcome
-        self.begun = threading.Event()
-        self.may_end = threading.Event()
-
-    def lower(self, *_):
-        assert threading.current_thread() is threading.main_thread()
-        return self
-
-    def compile(self):
-        assert threading.current_thread() is not threading.main_thread()
-        self.begun.set()
-        assert self.may_end.wait(600)
-        if isinstance(self.outcome, Exception):
-            raise self.outcome
-        return lambda *_: self.outcome
-
-
-def test_it_compiles_before_it_is_called_and_the_unneeded_never(plain):
-    first = Slow("evaluated")
-    second = Slow("trained")
-    toy = dataclasses.replace(plain, eval_step=first, train_step=second)
-    with precompile.precompile(toy, "eval_step", "train_step") as ready:
-        assert first.begun.wait(600)
-    first.may_end.set()
-    assert ready.eval_step(None, plain.batch) == "evaluated"
-    assert not second.begun.is_set()
-
-
-def test_what_fails_to_compile_is_raised_by_the_call(plain):
-    step = Slow(ValueError("no such shape"))
-    step.may_end.set()
-    toy = dataclasses.replace(plain, train_step=step)
-    said = pytest.raises(ValueError, match="no such shape")
-    with precompile.precompile(toy, "train_step") as ready, said:
-        ready.train_step(None, plain.batch)
-
-
-def test_what_is_made_beside_begins_before_it_is_asked_for_and_is_not_held():
-    begun = threading.Event()
-    states = iter(("state", "another"))
-
-    def make():
-        begun.set()
-        return next(states)
-
-    with precompile.run_in_thread(make) as state:
-        assert begun.wait(600)
-        assert state() == "state"
-        with pytest.raises(IndexError):
-            state()
-
-
-def test_what_fails_to_be_made_is_raised_by_the_call():
-    def make():
-        raise ValueError("no such weights")
-
-    with precompile.run_in_thread(make) as state, pytest.raises(ValueError, match="no such"):
-        state()
 
 
 def test_under_pmap_the_program_stays_as_it_is(plain):
     mapped = dataclasses.replace(
         plain, cfg=dataclasses.replace(plain.cfg, mesh=MeshConfig(data=1, mode="pmap"))
     )
-    with precompile.precompile(mapped, "train_step") as ready:
-        assert ready is mapped
+    assert compiled_steps.compile_when_called(mapped) is mapped
 
 
 class Group:
@@ -130,7 +61,7 @@ def test_processes_compare_what_their_programs_exchange():
         options = {"mesh": mesh, "in_specs": P(), "out_specs": P(), "check_vma": False}
         total = jax.shard_map(lambda x: jax.lax.psum(x, over), **options)
         shape = jax.ShapeDtypeStruct((size,), np.float32)
-        precompile._check_same(group, "train_step", jax.jit(total).lower(shape).compile())
+        compiled_steps._check_same(group, "train_step", jax.jit(total).lower(shape).compile())
 
     for size, over in ((4, "data"), (4, "data"), (8, "data"), (4, "tensor")):
         compare(size, over)
@@ -138,7 +69,7 @@ def test_processes_compare_what_their_programs_exchange():
     assert not differences([first, same])
     for other in (larger, across):
         assert "train_step as compiled" in differences([first, other])
-    precompile._check_same(ALONE, "train_step", None)
+    compiled_steps._check_same(ALONE, "train_step", None)
 
 
 PROGRAM = """%async_collective_fusion.2 (p: f32[32]) -> f32[64] {{
@@ -155,5 +86,5 @@ def test_where_the_code_lies_is_no_difference_of_a_product_that_carries_an_excha
     for folder in ("/home/one", "/home/two"):
         text = PROGRAM.format(folder=folder)
         compiled = types.SimpleNamespace(as_text=lambda text=text: text)
-        precompile._check_same(group, "train_step", compiled)
+        compiled_steps._check_same(group, "train_step", compiled)
     assert not differences(group.facts)
