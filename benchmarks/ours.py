@@ -25,7 +25,8 @@ from flaxformer_lite.config import (
 from flaxformer_lite.objectives.text.causal_lm import CausalLm
 from flaxformer_lite.objectives.text.masked_lm import MaskedLm
 from flaxformer_lite.objectives.text.span_corruption import SpanCorruption
-from flaxformer_lite.runs.start import initial_state, precompile
+from flaxformer_lite.runs.start import initial_state
+from flaxformer_lite.runs.start.compiled_steps import compile_when_called
 from flaxformer_lite.training import program
 
 OBJECTIVES = {"gpt2": CausalLm(), "bert": MaskedLm(), "t5": SpanCorruption()}
@@ -51,13 +52,9 @@ def train(case: cases.Case):
     cfg = experiment(case, cache=os.environ["BENCHMARK_CACHE"])
     ready = program.build(cfg, sharding.build_mesh(cfg.mesh), jax.tree.map(lambda x: x[0], batch))
     batch = sharding.place_batch(batch, ready.mesh)
-    make = functools.partial(initial_state.initial_state, ready)
-    with (
-        precompile.making(make) as made,
-        precompile.precompile(ready, "train_step") as ready,
-    ):  # as a run does
-        state = made()  # which its first lines say
-        flops = ready.flops_per_step
+    state = initial_state.initial_state(ready)
+    ready = compile_when_called(ready)  # as a run does
+    flops = ready.flops_per_step
 
     def step() -> dict:
         nonlocal state

@@ -12,11 +12,7 @@ from flaxformer_lite.first_model import COMPILED
 
 
 class RecompileCounter:
-    """Counts the compilations of its thread from `start()` on, except for work that is new.
-
-    Compilations in other threads (`runs/start/precompile.py`) are not counted: no step waits
-    for them.
-    """
+    """Counts the compilations of its thread from `start()` on, except for work that is new."""
 
     def __init__(self):
         self._begin: int | None = None

@@ -37,7 +37,8 @@ from flaxformer_lite.runs.report.metrics import Recorder, sum_seconds
 from flaxformer_lite.runs.report.reporting import Reporting
 from flaxformer_lite.runs.report.run_page import RunPage
 from flaxformer_lite.runs.report.terminal import Terminal
-from flaxformer_lite.runs.start import precompile, reference, resume
+from flaxformer_lite.runs.start import reference, resume
+from flaxformer_lite.runs.start.compiled_steps import compile_when_called
 from flaxformer_lite.runs.stepping import Stepper
 from flaxformer_lite.runs.trainer import AHEAD, Trainer
 from flaxformer_lite.runtime.processes import Processes
@@ -101,7 +102,8 @@ def train_experiment(
         checkpoints, best = _open_checkpoints(stack, cfg, files, group)
         terminal = Terminal(cfg.train.steps, _shown(cfg), quiet=not group.first)
         stack.enter_context(terminal.listening())
-        experiment = _start_compiling(stack, experiment, checkpoints.latest_step, group, clock)
+        program = compile_when_called(experiment.program, group, clock.during)
+        experiment = dataclasses.replace(experiment, program=program)
         begin = experiment.begin(experiment, checkpoints, files.mirror, group)
         experiment = reference.attach(
             begin.experiment, begin.state, begin.step, workdir, writes=group.first
@@ -217,37 +219,6 @@ def _shown(cfg: ExperimentConfig) -> list[Metric]:
         is_live = metric.live or metric.name == cfg.train.best
         shown.append(metric._replace(live=is_live))
     return shown
-
-
-def _start_compiling(
-    stack: contextlib.ExitStack,
-    experiment: Experiment,
-    latest: int | None,
-    group: Processes,
-    clock: Clock,
-) -> Experiment:
-    """Starts compiling the steps and creating the first state in the background, if needed.
-
-    Returns:
-      The experiment with the steps that are being compiled and the state that is being created.
-    """
-    cfg = experiment.cfg
-    if (latest or 0) >= cfg.train.steps:
-        return experiment
-    # The step that is needed first. A run evaluates before its first step.
-    needed = ("eval_step", "train_step")
-    if latest:
-        needed = ("train_step", "eval_step")
-    create_state = experiment.create_state
-    # Files are read in the main thread, as ctrl-C would not stop another one.
-    reads_files = cfg.train.init_from or experiment.program.models.from_directory
-    if latest is None and not reads_files:
-        create_state = stack.enter_context(precompile.run_in_thread(create_state))
-    compiling = precompile.precompile(
-        experiment.program, *needed, group=group, waiting=clock.during
-    )
-    program = stack.enter_context(compiling)
-    return dataclasses.replace(experiment, program=program, create_state=create_state)
 
 
 def _meter(experiment: Experiment, reporting: Reporting, record: Json) -> Meter:

@@ -43,8 +43,7 @@ class Program:
       batch: shapes and dtypes of a global batch, of the most frequent packing.
       create: jaxpr without arguments that makes the initial state, which
         `runs/start/initial_state.py` runs.
-      train_step, eval_step: jitted functions, compiled at their first call or before it by
-        `runs/start/precompile.py`.
+      train_step, eval_step: jitted functions, compiled at their first call.
       tokens_per_step: number of input tokens that a step computes, including padding.
       packed: by the name of a step, the shapes of the batches that it is compiled for, the most
         frequent first; only for steps whose batches are not all like `batch`.

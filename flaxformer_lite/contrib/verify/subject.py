@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -104,17 +104,20 @@ class Subject:
             inputs["decoder_input_ids"] = np.repeat(target, len(ids), axis=0)
         return inputs
 
-    def apply(self, params: Params, inputs: Inputs) -> Outputs:
+    def apply(self, params: Params, inputs: Mapping[str, Array]) -> Outputs:
         """Returns the values that are compared, by the field of the model's output."""
         rest = dict(inputs)
         # by place, as a module of one's own may call its ids as it likes
         output = self.model.apply({"params": params}, rest.pop("input_ids"), **rest)
-        found = {name: getattr(output, name, None) for name in OF_TOKENS + OF_TEXTS}
-        found = {name: value for name, value in found.items() if value is not None}
         outputs = Outputs({}, {})
-        for name, value in (found or {"logits": output}).items():
-            of_texts = name in OF_TEXTS and value.ndim == 2
-            (outputs.texts if of_texts else outputs.tokens)[name] = value
+        for name in OF_TOKENS + OF_TEXTS:
+            value = getattr(output, name, None)
+            if value is not None and name in OF_TEXTS and value.ndim == 2:
+                outputs.texts[name] = value
+            elif value is not None:
+                outputs.tokens[name] = value
+        if outputs == ({}, {}):
+            outputs.tokens["logits"] = output
         return outputs
 
     @functools.cached_property
@@ -144,7 +147,7 @@ class Subject:
           ConfigError: the model cannot run so.
         """
         cfg = dataclasses.replace(self.cfg, **changes)
-        params = unstack_layers(self.params)
+        params = dict(unstack_layers(self.params))
         if cfg.scan and not cfg.share_layers:
             for side, kinds in (("encoder", cfg.kinds), ("decoder", cfg.of_decoder.kinds)):
                 if side in params:
@@ -155,8 +158,11 @@ class Subject:
 
 def token_losses(outputs: Outputs) -> jax.Array:
     """Returns a smooth function of each token's values, float32 [B, T]."""
-    values = [jnp.sin(value.astype(jnp.float32)) for value in outputs.tokens.values()]
-    return sum(value.reshape(*value.shape[:2], -1).sum(axis=-1) for value in values)
+    total = jnp.float32(0)
+    for value in outputs.tokens.values():
+        waves = jnp.sin(value.astype(jnp.float32))
+        total += waves.reshape(*value.shape[:2], -1).sum(axis=-1)
+    return total
 
 
 def build_subject(model: nn.Module, params: Params, seed: int, causal: bool | None) -> Subject:

@@ -88,7 +88,7 @@ def check_padding(subject: Subject) -> Iterator[Finding]:
 
     def run(mate: int, **more: np.ndarray) -> list[tuple[list[Array], list[Array]]]:
         rows = np.concatenate([ids[:1], subject.draw(1, mate), ids[2:]])
-        outputs = subject.run(subject.inputs(rows, attention_mask=keep, **more))
+        outputs = subject.run(subject.inputs(rows, 0, attention_mask=keep, **more))
         return [outputs.of_row(0, columns[0]), outputs.of_row(2, columns[1])]
 
     left, right = run(1)
@@ -128,8 +128,8 @@ def _compare_kept(
 ) -> Iterator[Finding]:
     """Compares the tokens that are kept, and the gradients of their loss, bit for bit."""
     (first, due), (second, gradients) = (subject.gradients(x, keep) for x in (inputs, changed))
-    kept = [[value[keep] for value in x.tokens.values()] for x in (second, first)]
-    yield compare(f"{name}: outputs", *kept, bound=EXACT)
+    kept, expected = ([value[keep] for value in x.tokens.values()] for x in (second, first))
+    yield compare(f"{name}: outputs", kept, expected, bound=EXACT)
     # Experts add up the tokens that chose them in another order.
     bound = ROUNDING if subject.cfg.feed_forwards else EXACT
     yield compare(f"{name}: gradients", gradients, due, bound=bound)
