@@ -116,7 +116,7 @@ class Subject:
                 outputs.texts[name] = value
             elif value is not None:
                 outputs.tokens[name] = value
-        if outputs == ({}, {}):
+        if not outputs.tokens and not outputs.texts:
             outputs.tokens["logits"] = output
         return outputs
 

@@ -62,9 +62,10 @@ def attend(
     # JAX's kernel has no scale of its own.
     q_BTNH = (q_BTNH * resolved.scale).astype(q_BTNH.dtype)
     out_BTNH = args.sharding.per_shard(kernel, ("BTNH", "BSKH", "BSKH", "BT", "BS", "N"), "BTNH")(
-        q_BTNH, k_BSKH, v_BSKH, *ids_of(structure), args.sinks_N
+        q_BTNH, k_BSKH, v_BSKH, *_ids_of(structure), args.sinks_N
     )
-    return zero_unseeing(out_BTNH, sees(structure, resolved.mask, q_BTNH.shape[1], k_BSKH.shape[1]))
+    sees_BT = _sees(structure, resolved.mask, q_BTNH.shape[1], k_BSKH.shape[1])
+    return _zero_unseeing(out_BTNH, sees_BT)
 
 
 def unsupported_reason(
@@ -84,7 +85,7 @@ def unsupported_reason(
 Window = tuple[int | None, int | None]
 
 
-def ids_of(structure: Structure) -> tuple[jax.Array | None, jax.Array | None]:
+def _ids_of(structure: Structure) -> tuple[jax.Array | None, jax.Array | None]:
     """Assigns ids to rows and columns: a row sees columns of equal id.
 
     Hidden columns get an id of their own.
@@ -103,7 +104,7 @@ def ids_of(structure: Structure) -> tuple[jax.Array | None, jax.Array | None]:
     return q_BT.astype(jnp.int32), jnp.where(visible_BS, k_BS, HIDDEN).astype(jnp.int32)
 
 
-def pad(x: jax.Array, axis: int, fill: int = 0) -> jax.Array:
+def _pad(x: jax.Array, axis: int, fill: int = 0) -> jax.Array:
     """Pads an axis to a multiple of LANES."""
     widths = [(0, 0)] * x.ndim
     widths[axis] = (0, -x.shape[axis] % LANES)
@@ -127,14 +128,14 @@ def _attend(
     # Padded columns must be hidden, and ids are all that the kernel takes besides a static mask.
     if S % LANES and k_ids is None:
         q_ids = k_ids = jnp.ones((B, 1), jnp.int32)
-    q = pad(jnp.swapaxes(q_BTNH, 1, 2), 2)
-    k = pad(jnp.swapaxes(k_BSKH, 1, 2), 2)
-    v = pad(jnp.swapaxes(v_BSKH, 1, 2), 2)
+    q = _pad(jnp.swapaxes(q_BTNH, 1, 2), 2)
+    k = _pad(jnp.swapaxes(k_BSKH, 1, 2), 2)
+    v = _pad(jnp.swapaxes(v_BSKH, 1, 2), 2)
     ids = None
     if q_ids is not None and k_ids is not None:
         q_ids = jnp.broadcast_to(q_ids, (B, T))
         k_ids = jnp.broadcast_to(k_ids, (B, S))
-        ids = splash_attention_kernel.SegmentIds(pad(q_ids, 1), pad(k_ids, 1, HIDDEN))
+        ids = splash_attention_kernel.SegmentIds(_pad(q_ids, 1), _pad(k_ids, 1, HIDDEN))
     kernel = _kernel(window, q, k.shape[2], softcap, interpret)
     # The kernel takes one example.
     out = jax.vmap(kernel, in_axes=(0, 0, 0, 0, None))(q, k, v, ids, sinks_N)
@@ -182,7 +183,7 @@ def _mask(window: Window, shape: tuple[int, int]) -> splash_attention_mask.Mask:
     return splash_attention_mask.LocalMask(shape, window, offset=0)
 
 
-def sees(structure: Structure, mask: masks.Mask | None, T: int, S: int) -> jax.Array | None:
+def _sees(structure: Structure, mask: masks.Mask | None, T: int, S: int) -> jax.Array | None:
     """Returns which rows see anything, [B or 1, T], or None if all do.
 
     A few rows at a time are compared with all columns.
@@ -200,10 +201,10 @@ def sees(structure: Structure, mask: masks.Mask | None, T: int, S: int) -> jax.A
     return jnp.moveaxis(found, 0, 1).reshape(found.shape[1], -1)[:, :T]
 
 
-def zero_unseeing(out_BTNH: jax.Array, sees_BT: jax.Array | None) -> jax.Array:
+def _zero_unseeing(out_BTNH: jax.Array, sees_BT: jax.Array | None) -> jax.Array:
     """Returns zero for rows that see nothing, and stops their gradient.
 
-    For them kernels return the mean of hidden values. `sees_BT` is what `sees` returns.
+    For them kernels return the mean of hidden values. `sees_BT` is what `_sees` returns.
     """
     if sees_BT is None:
         return out_BTNH
