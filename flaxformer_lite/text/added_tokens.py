@@ -29,12 +29,12 @@ class Added(NamedTuple):
 
     Attributes:
       token: its spelling and how it is found in texts.
-      index: the id that the folder states; None where it states none.
+      stated: the id that the folder states; None where it states none.
       replaces: whether its flags replace those of a token that the tokenizer's own file adds.
     """
 
     token: AddedToken
-    index: int | None = None
+    stated: int | None = None
     replaces: bool = False
 
 
