@@ -101,7 +101,10 @@ def check_vocabulary(cfg: ExperimentConfig, known: Tokenizer) -> None:
     if 0 < cfg.model.vocab_size < used:
         way_out = "model.vocab_size=0 to follow it"
         if published:
-            way_out = f"data.tokenizer.path to the tokenizer of {published}"
+            way_out = (
+                f"data.tokenizer.path to the tokenizer of {published}, or data.tokenizer.add to the"
+                " tokens that its table lacks, which get rows"
+            )
         raise ConfigError(
             f"model.vocab_size={cfg.model.vocab_size}: the tokenizer has {known.vocab_size}; set"
             f" {way_out}."

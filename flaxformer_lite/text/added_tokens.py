@@ -29,12 +29,12 @@ class Added(NamedTuple):
 
     Attributes:
       token: its spelling and how it is found in texts.
-      index: the id that the folder states; None where it states none.
+      stated: the id that the folder states; None where it states none.
       replaces: whether its flags replace those of a token that the tokenizer's own file adds.
     """
 
     token: AddedToken
-    index: int | None = None
+    stated: int | None = None
     replaces: bool = False
 
 
@@ -68,6 +68,8 @@ def read_added(
         if not all(type(index) is int for index in numbers.values()):
             raise ConfigError(f"{folder / 'added_tokens.json'}: must hold the id of each token.")
         for name, index in sorted(numbers.items(), key=operator.itemgetter(1)):
+            if not name:
+                continue
             added.append(Added(_added_token({"content": name}, special=name in names), index))
     added += [Added(_added_token(token, special=True)) for token in special]
     return added
@@ -105,7 +107,7 @@ def tell_other_ids(tokenizer: Tokenizer, added: Iterable[Added], where: Path) ->
         known = tokenizer.token_to_id(token.content)
         if index is not None and known != index:
             LOG.warning(
-                "%s: %r is said to have the id %d, and has %d: ids follow the vocabulary, as in"
+                "%s: %r is said to have the id %d, and has %s: ids follow the vocabulary, as in"
                 " transformers.",
                 where,
                 token.content,
@@ -169,9 +171,10 @@ def _numbered(decoder: object) -> list[tuple[int, Json]]:
     numbered = []
     try:
         for index, token in dict(decoder).items():  # type: ignore[call-overload]  # of a file
-            if not content_of(token) or not isinstance(token, dict):
+            if content_of(token) is None or not isinstance(token, dict):
                 raise ValueError(token)
-            numbered.append((int(index), token))
+            if token["content"]:  # nothing is found by an empty spelling
+                numbered.append((int(index), token))
     except (TypeError, ValueError):
         raise ConfigError(
             "tokenizer_config.json: added_tokens_decoder must be an object of tokens by id."

@@ -149,8 +149,9 @@ def with_tokens_map(folder: Path, config: Json) -> Json:
     if "added_tokens_decoder" in config:
         return config
     precedes = read_optional(folder / "special_tokens_map.json")
-    lists = [each.get(LISTS[0]) for each in (config, precedes)]
     merged = config | precedes
-    if all(isinstance(each, list) for each in lists):
-        merged[LISTS[0]] = [*lists[0], *lists[1]]
+    first = config.get(LISTS[0])
+    second = precedes.get(LISTS[0])
+    if isinstance(first, list) and isinstance(second, list):
+        merged[LISTS[0]] = [*first, *second]
     return merged

@@ -90,7 +90,7 @@ def rename_frame(definition: str, name: str, tokens: Mapping[str, str]) -> str:
       name: of the class.
       tokens: the spelling of special tokens by role, as the folder names them.
     """
-    renamed = {}
+    renamed: dict[str, str] = {}
     for first, names in FRAMED.items():
         last = {"cls": "sep", "bos": "eos"}[first]
         if name in names:

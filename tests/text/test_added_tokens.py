@@ -35,7 +35,7 @@ def write(folder, config, added=None, kind="bert", **options):
     [
         ({}, {"[WORLD]": 19}),
         ({}, {"[WORLD]": 30}),  # the id is not followed
-        ({"added_tokens_decoder": {"19": NEW}}, None),
+        ({"added_tokens_decoder": {"19": NEW, "20": {"content": ""}}}, None),
         ({"additional_special_tokens": ["[WORLD]"]}, None),
         ({"extra_special_tokens": [{"__type": "AddedToken", **NEW}]}, None),
         ({"extra_special_tokens": {"world_token": "[WORLD]"}}, None),

@@ -139,7 +139,7 @@ def parse_model(definition: bytes) -> Any:
 
 def _without_normalization(added: Added) -> Added:
     token = added.token
-    if added.index is None:
+    if added.stated is None:
         return added
     flags = {name: getattr(token, name) for name in ("single_word", "lstrip", "rstrip", "special")}
     return added._replace(token=AddedToken(token.content, normalized=False, **flags))
