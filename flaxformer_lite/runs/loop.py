@@ -14,7 +14,7 @@ from flaxformer_lite.checkpoints.mirror import Mirror
 from flaxformer_lite.checkpoints.run_inputs import write_inputs
 from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.objectives.base import Metric
+from flaxformer_lite.objectives.base import Metric, StepTools
 from flaxformer_lite.runs.best import Best, Selection
 from flaxformer_lite.runs.callbacks.callback import Callback
 from flaxformer_lite.runs.callbacks.evaluation import Evaluation
@@ -39,8 +39,7 @@ from flaxformer_lite.runs.report.run_page import RunPage
 from flaxformer_lite.runs.report.terminal import Terminal
 from flaxformer_lite.runs.start import reference, resume
 from flaxformer_lite.runs.start.compiled_steps import compile_when_called
-from flaxformer_lite.runs.stepping import Stepper
-from flaxformer_lite.runs.trainer import AHEAD, Trainer
+from flaxformer_lite.runs.trainer import Trainer
 from flaxformer_lite.runtime.processes import Processes
 from flaxformer_lite.storage.lock import Lock
 
@@ -143,7 +142,7 @@ def train_experiment(
         ]
         for callback in callbacks:
             stack.callback(callback.close)
-        trainer = _trainer(experiment, callbacks, reporting)
+        trainer = _trainer(experiment, callbacks, reporting, group)
         try:
             with (
                 terminal.training(begin.step),
@@ -333,17 +332,19 @@ def _deciding_callbacks(
 
 
 def _trainer(
-    experiment: Experiment, callbacks: Sequence[Callback], reporting: Reporting
+    experiment: Experiment,
+    callbacks: Sequence[Callback],
+    reporting: Reporting,
+    group: Processes,
 ) -> Trainer:
     recorder = reporting.recorder
-    stepper = Stepper(
-        experiment,
-        keep=recorder.add_collected,
-        kept=lambda step: recorder.dropped_collected.get(step, {}),
-        note=lambda line: reporting.terminal.note(f"notice: {line}"),
-        during=reporting.clock.during,
+    tools = StepTools(
+        save_record=recorder.add_collected,
+        load_record=lambda step: recorder.dropped_collected.get(step, {}),
+        show_notice=lambda line: reporting.terminal.note(f"notice: {line}"),
+        time_section=reporting.clock.during,
+        share_values=lambda value: group.coordinate("a step", value, list),
     )
-    ahead = AHEAD
-    if experiment.cfg.objective.collects:  # a batch is completed once the step before it has ended
-        ahead = 0
-    return Trainer(stepper, callbacks, reporting.clock, reporting.compiles, ahead)
+    stepper = experiment.cfg.objective.make_stepper(experiment, tools)
+    train_step = stepper or experiment.program.train_step
+    return Trainer(train_step, callbacks, reporting.clock, reporting.compiles)
