@@ -94,7 +94,7 @@ scoreboard: $(STAMP)  ## compare every family and head with torch, both ways, an
 	$(if $(FAMILY),,$(BIN)/python tools/scoreboard.py table runs/scoreboard)
 
 EXPORTS := .venv-exports
-exports:  ## export a tiny model of every family to ONNX, run the files beside it, and write docs/exports.md; let torch's libraries read what we write; FAMILY=beginning of a name, TORCH=a python
+exports:  ## export a tiny model of every family to ONNX, run the files beside it, and write docs/benchmarks/exports.txt; let torch's libraries read what we write; FAMILY=beginning of a name, TORCH=a python
 	$(PYTHON) -m venv $(EXPORTS)
 	$(EXPORTS)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev,export]'
 	$(EXPORTS)/bin/python -W ignore -m tools.exports --only "$(FAMILY)" $(if $(FAMILY),,--write)
