@@ -1,7 +1,7 @@
 """Compares the position encodings: the same model, trained at one length, evaluated there and at
 four times that.
 
-    python -m benchmarks.positions      # all, into docs/positions.md
+    python -m benchmarks.positions      # all, into docs/course/positions.md
     python -m benchmarks.positions --quick --only=alibi --only=learned --out=/tmp/positions
 
 Every encoding of flaxformer_lite/nn/positions trains as a language model on the standard library's
@@ -239,7 +239,10 @@ def main(arguments: list[str] | None = None) -> None:
         "--runs", type=Path, help="the folder of the runs; runs/positions by default"
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("docs"), help="gets positions.md and the folder positions"
+        "--out",
+        type=Path,
+        default=Path("docs/course"),
+        help="gets positions.md and the folder positions",
     )
     args = parser.parse_args(arguments)
     asked = [subject for subject in subjects() if not args.only or subject.name in args.only]

@@ -1,4 +1,4 @@
-"""Measures speculative decoding on the continuation of code (docs/speculative.md).
+"""Measures speculative decoding on the continuation of code (docs/benchmarks/README.md).
 
     python -m benchmarks.speculative student --model path/to/smollm2 --out runs/two_layers
     flaxformer_lite train ... --config.train.init_from=runs/two_layers --workdir=runs/student

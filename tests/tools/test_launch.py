@@ -160,7 +160,7 @@ def test_a_lost_connection_is_made_again_and_follows_the_same_run(run, tmp_path,
 
 
 # Each of these starts 16 devices a slice: a v5litepod-16, two nodes or pods of eight GPUs, 4x4.
-RECIPES = [*sorted((ROOT / "launch").iterdir()), ROOT / "docs/launch.md", ROOT / "docs/clusters.md"]
+RECIPES = [*sorted((ROOT / "launch").iterdir()), ROOT / "docs/clusters.md"]
 DEVICES = 16
 COMMAND = re.compile(
     r"(?:launch/|\btrain\b)[^`\n]*--config=gpt2_xl[^`\n]*(?:\n +--config\.[^\n]*)?"
