@@ -42,10 +42,14 @@ class TokenStore:
     Attributes:
       splits: the numbers of the records of "train" and of "eval".
       counts: what the writers have counted, such as records that were cut.
+      folder: where its files are; None in memory.
     """
 
-    def __init__(self, columns: Mapping[str, "_Column"], description: Json):
+    def __init__(
+        self, columns: Mapping[str, "_Column"], description: Json, folder: Path | None = None
+    ):
         self._columns = columns
+        self.folder = folder
         self.splits = {name: range(*ends) for name, ends in description["splits"].items()}
         self.counts: dict[str, int] = description["counts"]
 
@@ -221,7 +225,7 @@ def map_store(folder: Path) -> TokenStore:
                 dtype, start, count = stored[what]
                 size = np.dtype(dtype).itemsize * count
                 arrays[name, what] = content[start : start + size].view(dtype)
-    return TokenStore(_columns_of(columns, arrays), description)
+    return TokenStore(_columns_of(columns, arrays), description, folder)
 
 
 class _Column(NamedTuple):

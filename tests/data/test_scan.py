@@ -155,7 +155,7 @@ def test_all_faults_of_a_file_are_one_message_and_spellings_can_be_folded(tmp_pa
         tmp_path, rows, Classification(fold_labels=True), held=held, drop_incomplete=True
     )
     assert task.labels == tuple(sorted([str(usual), "a", "b"]))
-    assert task.labels[records["eval"].features[0][1]] == str(usual)
+    assert task.labels[records["eval"].column("label")[0]] == str(usual)
     assert "differ only" not in warnings(described)
 
 

@@ -112,7 +112,7 @@ class Reranking(Task):
         """
         row, label, _ = records.features[index]
         return {
-            "inputs": pad_row(row, records),
+            "inputs": pad_row(row.ids, records, row.second),
             "targets": {"label": label, "weights": np.float32(1)},
         }
 

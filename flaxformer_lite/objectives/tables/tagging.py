@@ -159,7 +159,7 @@ class Tagging(Labelled):
         labels[tagged.first[kept]] = tagged.tag[kept]
         weights[tagged.first[kept]] = 1
         return {
-            "inputs": pad_row(tagged.row, records),
+            "inputs": pad_row(tagged.row.ids, records),
             "targets": {"labels": labels, "weights": weights},
         }
 
