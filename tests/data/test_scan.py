@@ -165,7 +165,7 @@ def test_tags_can_be_folded(tmp_path):
     with pytest.raises(ConfigError, match="fold_labels=True"):
         opened(tmp_path, rows, Tagging(), held=held)
     task, records, _ = opened(tmp_path, rows, Tagging(fold_labels=True), held=held)
-    assert task.labels == ("x", "y") and list(records["eval"].features[0].tag) == [0, 1]
+    assert task.labels == ("x", "y") and list(records["eval"].record(0)["tag"]) == [0, 1]
 
 
 def test_a_class_whose_only_row_is_held_out_is_explained(tmp_path):
