@@ -163,6 +163,11 @@ class LabelledRecords:
             return tokens_cut(self.features[example])
         return self.column("cut")[self._records_of(example)].tolist()
 
+    def table_row(self, example: int) -> tuple[RoleRow, int]:
+        """Returns the row of an example's first record by role, and its number from 0."""
+        number = self.rows_of(example)[0]
+        return self.rows[number], number
+
     def rows_of(self, example: int) -> list[int]:
         """Returns the numbers of the table rows that an example is made from."""
         return self.column("row")[self._records_of(example)].tolist()

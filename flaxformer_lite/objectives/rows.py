@@ -175,6 +175,10 @@ class TableRecords(Records, Protocol):
         """Returns all records of an example."""
         ...
 
+    def table_row(self, example: int) -> tuple[Mapping[str, Any], int]:
+        """Returns the row of an example's first record by role, and its number from 0."""
+        ...
+
     def column(self, *name: Any) -> np.ndarray:
         """Returns the entries of all records in a column, [records, *shape]."""
         ...

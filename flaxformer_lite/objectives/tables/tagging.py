@@ -234,9 +234,9 @@ class Tagging(Labelled):
 
     def show(self, records: TableRecords, index: int) -> str:
         record = records.record(index)
-        number = int(records.row_of[index])
+        words = _words(*records.table_row(index))
         pairs = []
-        for word, tag in zip(_words(records.rows[number], number), record["tag"], strict=True):
+        for word, tag in zip(words, record["tag"], strict=True):
             pairs.append(f"{word}/{self.labels[tag]}")
         return f"{' '.join(pairs):.300} ({len(record['ids'])} tokens)"
 
