@@ -198,7 +198,13 @@ def build_store(
     for part in parts:
         part.write(writer)
     sources = [_source_of(writer)]
-    arrays = {key: np.concatenate([*chunks]) for key, chunks in _arrays(columns, sources).items()}
+    arrays = {}
+    for (name, what), chunks in _arrays(columns, sources).items():
+        # The first has no entries, as a store may have none.
+        first = np.zeros(0, np.int64)
+        if what == "values":
+            first = np.zeros(0, _stored_dtype(columns[name], vocab_size))
+        arrays[name, what] = np.concatenate([first, *chunks])
     for name, column in columns.items():
         if column.dtype == "key":
             arrays[name, "values"] = _number(arrays[name, "values"])
@@ -385,7 +391,7 @@ def _write_files(
             if what == "values":
                 dtype = _stored_dtype(columns[name], vocab_size)
             if what == "values" and columns[name].dtype == "key" and numbers_keys:
-                chunks = [_number(np.concatenate([*chunks]))]
+                chunks = [_number(np.concatenate([np.zeros(0, dtype), *chunks]))]
                 dtype = np.dtype(np.int32)
             count = 0
             for chunk in chunks:

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple, TypeVar
+from typing import Annotated, ClassVar, NamedTuple, TypeVar
 
 import flax.linen as nn
 import jax
@@ -45,13 +45,19 @@ from flaxformer_lite.objectives.policy_gradient import (
     compute_token_losses,
 )
 from flaxformer_lite.objectives.rewards.call import call_reward
-from flaxformer_lite.objectives.rows import Example, TableRecords, fill_row
+from flaxformer_lite.objectives.rows import (
+    Encoder,
+    Example,
+    Record,
+    StoredColumn,
+    TableRecords,
+    fill_row,
+)
 from flaxformer_lite.objectives.sums import LossSums
 from flaxformer_lite.objectives.tables.breakdown import Breakdown, Cell, shorten_text
 from flaxformer_lite.objectives.tables.chat import (
     VARIABLES,
     ChatTask,
-    Turns,
     asked_and_answered,
     messages_of,
     variables_of,
@@ -112,7 +118,7 @@ class Grpo(ChatTask):
     collects = True
     strips_texts = False  # rewards read an answer as it is, in training and held out
     learn = "last"
-    chunked = True
+    stored: ClassVar = {"prompt": StoredColumn("token"), "end": StoredColumn("int32", ())}
     columns = (
         Column("prompt", ("instruction", "question", "problem", "messages", "conversations")),
         Column("answer", ("response", "completion", "solution"), optional=True, predicted=True),
@@ -182,18 +188,20 @@ class Grpo(ChatTask):
                 " temperature; set 1."
             )
 
-    def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[tuple[Turns]]]:
+    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Record]]:
         chats = []
         for number, row in enumerate(rows):
             messages = messages_of(row["prompt"], number, "prompt")
             chats.append(variables_of(row, messages, number))
-        features = []
-        for turns in self.turns(chats, reader.length, reader):
-            prompt = turns.prompt
-            asked = turns._replace(ids=prompt, answers=np.zeros_like(prompt), cut=0)
-            fits = 0 < len(prompt) <= reader.length - self.answer_length
-            features.append([(asked,)] if fits else [])
-        return features
+        records: list[list[Record]] = []
+        for turns in self.turns(chats, encoder.length, encoder):
+            fits = 0 < len(turns.prompt) <= encoder.length - self.answer_length
+            record = {"prompt": turns.prompt, "end": turns.end}
+            records.append([record] if fits else [])
+        return records
+
+    def sizes(self, records: TableRecords) -> np.ndarray:
+        return records.lengths("prompt")[:, None]
 
     def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns the prompt in each of G rows; `collect` adds the answers.
@@ -320,8 +328,8 @@ class Grpo(ChatTask):
         options = parse_object((self.reward_options or "{}").encode(), "objective.reward_options")
         asked = []
         for example, text, count, cut in zip(examples, written, counts, is_cut, strict=True):
-            number = records.features[int(example)][0].row
-            own = {**records.table.rows[number], **records.rows[number]}
+            row, number = records.table_row(int(example))
+            own = {**records.table.rows[number], **row}
             known = {name: value for name, value in own.items() if value is not None}
             asked.append(
                 options
@@ -484,8 +492,8 @@ class Grpo(ChatTask):
         return rows * group * -(-length // chunks) * model.vocab_size
 
     def prompt_and_reference(self, records: TableRecords, example: int) -> tuple[str, str | None]:
-        row = records.rows[records.features[example][0].row]
-        prompt, _ = asked_and_answered(messages_of(row["prompt"], example, "prompt"))
+        row, number = records.table_row(example)
+        prompt, _ = asked_and_answered(messages_of(row["prompt"], number, "prompt"))
         answer = row["answer"]
         if answer is None:
             return prompt, None

@@ -21,6 +21,7 @@ from flaxformer_lite.files.read import Json, quote_value
 from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.objectives.rows import (
     ClassNames,
+    Record,
     StoredColumn,
     TableRecords,
     Tokenizer,
@@ -240,8 +241,8 @@ class Task(Objective):
             return (max(counts),)
         return (_longest(feature),)
 
-    def teaches(self, feature: Any) -> bool:
-        """Returns whether there is something to learn from an example, or only to predict."""
+    def teaches(self, record: Record) -> bool:
+        """Returns whether there is something to learn from a record, or only to predict."""
         return True
 
     def explain_untaught(self, rows: Iterable[Row]) -> str:
