@@ -59,10 +59,9 @@ def ours(data: Path, folder: Path, epochs: float, rate: float, seed: int) -> Non
     order = [find(i)[1] for i in range(steps * size)]
     arrays: dict[str, Any] = {"order": np.asarray(order), "size": size, "steps": steps}
     for split, records in run.train_data.splits.items():
-        features = [records.features[i] for i in range(len(records))]
-        arrays[f"{split}_ids"] = np.concatenate([feature[0].ids for feature in features])
-        arrays[f"{split}_counts"] = np.asarray([len(feature[0].ids) for feature in features])
-        arrays[f"{split}_labels"] = np.asarray([feature[1] for feature in features])
+        arrays[f"{split}_ids"] = records.column("ids")
+        arrays[f"{split}_counts"] = records.lengths("ids")
+        arrays[f"{split}_labels"] = records.column("label")
     rates = run.cfg.optimizer
     arrays |= {"warmup": rates.warmup(steps), "rate": rates.learning_rate}
     arrays |= {"decay": rates.weight_decay, "clip": rates.clip_norm, "b2": rates.b2}

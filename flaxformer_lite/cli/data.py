@@ -20,7 +20,6 @@ from flaxformer_lite.cli.tables import make_console
 from flaxformer_lite.config import ExperimentConfig, plugin_name
 from flaxformer_lite.data import table
 from flaxformer_lite.data.corpus import Corpus, Records
-from flaxformer_lite.data.encoded_rows import tokens_cut
 from flaxformer_lite.data.pipeline import Dataset, name_held_out, open_dataset
 from flaxformer_lite.data.stored_features import StoredFeatures
 from flaxformer_lite.files.read import escape_controls
@@ -99,7 +98,8 @@ def _tokens_cut(data: Dataset, seed: int, row: int) -> Rows:
         return []
     records, number = data.finder(seed)(row)
     lines = []
-    for text, count in enumerate(tokens_cut(records.features[number]), start=1):
+    counts = records.tokens_cut(number)
+    for text, count in enumerate(counts, start=1):
         if count:
             lines.append(("cut", f"{count:,} tokens of text {text}"))
     return lines
@@ -262,7 +262,9 @@ def _cached_rows(data: Dataset) -> str:
     """Describes where the tokens of a table are cached."""
     folders = []
     for part in data.splits.values():
-        if isinstance(part.features, StoredFeatures):
+        if part.store is not None and part.store.folder:
+            folders.append(str(part.store.folder))
+        elif isinstance(part.features, StoredFeatures):
             folders.append(str(part.features.folder))
     if folders:
         return ", ".join(folders)

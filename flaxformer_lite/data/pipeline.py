@@ -203,8 +203,10 @@ class Dataset:
 
     def token_counts(self, examples: np.ndarray) -> np.ndarray:
         """Returns the number of tokens in each text of the given examples, [examples, texts]."""
+        if self.task.stored:
+            return self.records.text_lengths(examples, self.texts)
         if self.texts == 1:
-            return self.records.lengths[examples][:, None]
+            return self.records.sizes[examples, :1]
         features = self.records.features
         return np.asarray([self.task.token_counts(features[int(i)]) for i in examples])
 
@@ -214,6 +216,8 @@ class Dataset:
         if not self.objective.reads_tables:
             return 0
         records = self.records
+        if self.task.stored:
+            return self._texts()
         texts = 0
         for row in range(min(PROBED, len(records))):
             counts = self.task.token_counts(records.features[row])
@@ -225,6 +229,22 @@ class Dataset:
             if (last > np.maximum(counts, 1)).any():
                 return 0
             texts = len(counts)
+        return texts
+
+    def _texts(self) -> int:
+        if not self.task.ignores_padding:
+            return 0
+        length = self.records.length
+        texts = 0
+        for row in range(min(PROBED, self.num_examples)):
+            mask = self.example(row, 0, 0)["inputs"].get("attention_mask")
+            if mask is None or mask.shape[-1] != length:
+                return 0
+            texts = mask.size // length
+            last = (mask.reshape(texts, length) * np.arange(1, length + 1)).max(axis=1)
+            counts = self.records.text_lengths(np.array([row]), texts)[0]
+            if counts.shape != last.shape or (last > np.maximum(counts, 1)).any():
+                return 0
         return texts
 
     def finder(self, seed: int) -> Callable[[int], tuple[Any, int]]:

@@ -42,10 +42,14 @@ class TokenStore:
     Attributes:
       splits: the numbers of the records of "train" and of "eval".
       counts: what the writers have counted, such as records that were cut.
+      folder: where its files are; None in memory.
     """
 
-    def __init__(self, columns: Mapping[str, "_Column"], description: Json):
+    def __init__(
+        self, columns: Mapping[str, "_Column"], description: Json, folder: Path | None = None
+    ):
         self._columns = columns
+        self.folder = folder
         self.splits = {name: range(*ends) for name, ends in description["splits"].items()}
         self.counts: dict[str, int] = description["counts"]
 
@@ -194,7 +198,13 @@ def build_store(
     for part in parts:
         part.write(writer)
     sources = [_source_of(writer)]
-    arrays = {key: np.concatenate([*chunks]) for key, chunks in _arrays(columns, sources).items()}
+    arrays = {}
+    for (name, what), chunks in _arrays(columns, sources).items():
+        # The first has no entries, as a store may have none.
+        first = np.zeros(0, np.int64)
+        if what == "values":
+            first = np.zeros(0, _stored_dtype(columns[name], vocab_size))
+        arrays[name, what] = np.concatenate([first, *chunks])
     for name, column in columns.items():
         if column.dtype == "key":
             arrays[name, "values"] = _number(arrays[name, "values"])
@@ -221,7 +231,7 @@ def map_store(folder: Path) -> TokenStore:
                 dtype, start, count = stored[what]
                 size = np.dtype(dtype).itemsize * count
                 arrays[name, what] = content[start : start + size].view(dtype)
-    return TokenStore(_columns_of(columns, arrays), description)
+    return TokenStore(_columns_of(columns, arrays), description, folder)
 
 
 class _Column(NamedTuple):
@@ -381,7 +391,7 @@ def _write_files(
             if what == "values":
                 dtype = _stored_dtype(columns[name], vocab_size)
             if what == "values" and columns[name].dtype == "key" and numbers_keys:
-                chunks = [_number(np.concatenate([*chunks]))]
+                chunks = [_number(np.concatenate([np.zeros(0, dtype), *chunks]))]
                 dtype = np.dtype(np.int32)
             count = 0
             for chunk in chunks:

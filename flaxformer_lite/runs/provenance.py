@@ -227,6 +227,8 @@ class TableOrigins:
 
 def _rows_of(records: LabelledRecords, example: int) -> list[int]:
     """Returns the rows that an example is made from; a packed one has several."""
+    if records.store is not None:
+        return sorted(set(records.rows_of(example)))
     if len(records.row_of):
         return [int(records.row_of[example])]
     return sorted({piece.row for piece in records.features[example]})

@@ -202,3 +202,10 @@ def test_a_damaged_store_is_written_again(tmp_path, capsys):
     path.write_bytes(content)
     check(open_store(str(tmp_path), "made", COLUMNS, parts()))
     assert "damaged, written again" in capsys.readouterr().err
+
+
+def test_a_store_may_have_no_records(tmp_path):
+    nothing = [Part("0", lambda writer: writer.append("train", []))]
+    for made in (build_store(COLUMNS, nothing), open_store(str(tmp_path), "a", COLUMNS, nothing)):
+        assert len(made) == 0 and made.values("box").shape == (0, 2, 2)
+        assert made.values("texts").dtype == np.int32 and made.offsets("ids").tolist() == [0]

@@ -52,8 +52,7 @@ class Limits(TypedDict):
 class WritingTask(TextObjective, Task):
     """Base class of tasks that maximize the likelihood of a text and are judged by generated text.
 
-    A feature is a tuple of pieces, each made of one row of the table: one piece, or in training
-    with `packed` as many as fit. A piece has `cut`, the number of tokens that were too many.
+    An example is the record of one row of the table, or in training with `packed` as many as fit.
     """
 
     # or rouge, none: what each evaluation computes of texts that the model writes

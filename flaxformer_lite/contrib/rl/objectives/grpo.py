@@ -8,7 +8,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple, TypeVar
+from typing import Annotated, ClassVar, NamedTuple, TypeVar
 
 import flax.linen as nn
 import jax
@@ -43,13 +43,19 @@ from flaxformer_lite.files.read import Json, parse_object
 from flaxformer_lite.nn.functions.losses import DeferredLogits, token_log_probs
 from flaxformer_lite.objectives.auxiliary_model import AuxiliaryModel
 from flaxformer_lite.objectives.base import Baseline, Dataset, Metric, score_metric
-from flaxformer_lite.objectives.rows import Example, TableRecords, fill_row
+from flaxformer_lite.objectives.rows import (
+    Encoder,
+    Example,
+    Record,
+    StoredColumn,
+    TableRecords,
+    fill_row,
+)
 from flaxformer_lite.objectives.sums import LossSums
 from flaxformer_lite.objectives.tables.breakdown import Breakdown, Cell, shorten_text
 from flaxformer_lite.objectives.tables.chat import (
     VARIABLES,
     ChatTask,
-    Turns,
     asked_and_answered,
     messages_of,
     variables_of,
@@ -109,7 +115,7 @@ class Grpo(RolloutObjective, ChatTask):
 
     strips_texts = False  # rewards read an answer as it is, in training and held out
     learn = "last"
-    chunked = True
+    stored: ClassVar = {"prompt": StoredColumn("token"), "end": StoredColumn("int32", ())}
     columns = (
         Column("prompt", ("instruction", "question", "problem", "messages", "conversations")),
         Column("answer", ("response", "completion", "solution"), optional=True, predicted=True),
@@ -179,18 +185,20 @@ class Grpo(RolloutObjective, ChatTask):
                 " temperature; set 1."
             )
 
-    def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[tuple[Turns]]]:
+    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Record]]:
         chats = []
         for number, row in enumerate(rows):
             messages = messages_of(row["prompt"], number, "prompt")
             chats.append(variables_of(row, messages, number))
-        features = []
-        for turns in self.turns(chats, reader.length, reader):
-            prompt = turns.prompt
-            asked = turns._replace(ids=prompt, answers=np.zeros_like(prompt), cut=0)
-            fits = 0 < len(prompt) <= reader.length - self.answer_length
-            features.append([(asked,)] if fits else [])
-        return features
+        records: list[list[Record]] = []
+        for turns in self.turns(chats, encoder.length, encoder):
+            fits = 0 < len(turns.prompt) <= encoder.length - self.answer_length
+            record = {"prompt": turns.prompt, "end": turns.end}
+            records.append([record] if fits else [])
+        return records
+
+    def sizes(self, records: TableRecords) -> np.ndarray:
+        return records.lengths("prompt")[:, None]
 
     def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns the prompt in each of G rows; `collect` adds the answers.
@@ -324,8 +332,8 @@ class Grpo(RolloutObjective, ChatTask):
         options = parse_object((self.reward_options or "{}").encode(), "objective.reward_options")
         asked = []
         for example, text, count, cut in zip(examples, written, counts, is_cut, strict=True):
-            number = records.features[int(example)][0].row
-            own = {**records.table.rows[number], **records.rows[number]}
+            row, number = records.table_row(int(example))
+            own = {**records.table.rows[number], **row}
             known = {name: value for name, value in own.items() if value is not None}
             asked.append(
                 options
@@ -488,8 +496,8 @@ class Grpo(RolloutObjective, ChatTask):
         return rows * group * -(-length // chunks) * model.vocab_size
 
     def prompt_and_reference(self, records: TableRecords, example: int) -> tuple[str, str | None]:
-        row = records.rows[records.features[example][0].row]
-        prompt, _ = asked_and_answered(messages_of(row["prompt"], example, "prompt"))
+        row, number = records.table_row(example)
+        prompt, _ = asked_and_answered(messages_of(row["prompt"], number, "prompt"))
         answer = row["answer"]
         if answer is None:
             return prompt, None
