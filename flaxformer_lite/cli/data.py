@@ -26,7 +26,7 @@ from flaxformer_lite.data.stored_features import StoredFeatures
 from flaxformer_lite.files.read import escape_controls
 from flaxformer_lite.models import build_model
 from flaxformer_lite.objectives.tables.task import Labelled
-from flaxformer_lite.runs import packing
+from flaxformer_lite.runs import padding
 from flaxformer_lite.runs.start import warm_start
 from flaxformer_lite.sharding.activations import MESH_AXES
 from flaxformer_lite.storage import content_cache
@@ -208,7 +208,7 @@ def _rows(data: Dataset, cfg: ExperimentConfig, examples: list[Any]) -> Rows:
 def _packed(data: Dataset, cfg: ExperimentConfig) -> Rows:
     """Describes the packing of labelled rows in a run on one device."""
     single = dict.fromkeys(MESH_AXES, 1)
-    _, described = packing.plan_packing(cfg, build_model(cfg.model), single, data)
+    _, described = padding.plan_packing(cfg, build_model(cfg.model), single, data)
     return described
 
 

@@ -24,10 +24,10 @@ from flaxformer_lite.config import (
 from flaxformer_lite.data import token_files, tokenizing
 from flaxformer_lite.data.digests import digest_of
 from flaxformer_lite.data.open_tokenizer import make_tokenizer
+from flaxformer_lite.data.source import Source, open_source
 from flaxformer_lite.data.split import SPLITS, Split, split_of
-from flaxformer_lite.data.text import Source, open_source
 from flaxformer_lite.objectives.base import Objective
-from flaxformer_lite.objectives.packing import Packing, shift_of
+from flaxformer_lite.objectives.row_plans import RowPlan, shift_of
 from flaxformer_lite.objectives.rows import CountedRecords
 from flaxformer_lite.runtime import progress
 from flaxformer_lite.storage import content_cache
@@ -243,7 +243,7 @@ def open_records(
       corpus: the tokenized text.
       objective: plans the rows.
       split: "train" or "eval".
-      packing: the index of one of `objective.packings`; held-out text is packed by the first.
+      packing: the index of one of `objective.num_plans`; held-out text is packed by the first.
 
     Raises:
       ConfigError: the split does not fill one row.
@@ -258,7 +258,7 @@ def open_records(
     tokens = corpus.tokens[split]
     shifted = {}
     # An objective of one packing, such as a plug-in's, need not know of shifts.
-    if objective.packings > 1:
+    if objective.num_plans > 1:
         shifted["shift"] = shift_of(packing)
 
     def write(folder: Path) -> None:
@@ -266,13 +266,13 @@ def open_records(
         for begin, end in _ranges(tokens.offsets, len(corpus.source.fields)):
             offset = tokens.offsets[begin]
             ends = tokens.offsets[begin : end + 1] - offset
-            plan = objective.pack(ends, length, target_length, corpus.tokenizer, **shifted)
+            plan = objective.plan_rows(ends, length, target_length, corpus.tokenizer, **shifted)
             first = plan.first + pieces
             if begin:
                 first = first[1:]  # already written, as the end of the rows before
-            part = Packing(plan.start + offset, plan.length, plan.document + begin, first)
+            part = RowPlan(plan.start + offset, plan.length, plan.document + begin, first)
             pieces += len(plan.start)
-            for name, array, dtype in zip(Packing._fields, part, PACKING_DTYPES, strict=True):
+            for name, array, dtype in zip(RowPlan._fields, part, PACKING_DTYPES, strict=True):
                 with (folder / name).open("ab") as file:
                     np.asarray(array, dtype).tofile(file)
 
@@ -295,9 +295,9 @@ def open_records(
             f" {plugin_name(objective)}; give more text."
         )
     arrays = []
-    for name, dtype in zip(Packing._fields, PACKING_DTYPES, strict=True):
+    for name, dtype in zip(RowPlan._fields, PACKING_DTYPES, strict=True):
         arrays.append(np.memmap(folder / name, dtype, "r"))
-    plan = Packing(*arrays)
+    plan = RowPlan(*arrays)
     return Records(
         corpus.tokenizer, length, target_length, tokens.ids, *plan, corpus.tokens["train"].ids
     )

@@ -13,7 +13,7 @@ import hashlib
 import math
 import re
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,6 @@ from flaxformer_lite.config.mixture import SourceConfig, read_changes
 from flaxformer_lite.data.corpus import Records, read_text, shared_tokenizer
 from flaxformer_lite.data.interleaving import LEAST_SHARE, Interleaving, Stage
 from flaxformer_lite.data.text_rows import TextRows, open_text_rows
-from flaxformer_lite.objectives.rows import Example
-from flaxformer_lite.objectives.sums import SOURCE
 
 # The rule of interleaving.py: a run begun with another would not go on with the same batches.
 RULE = "counts of blocks by largest remainders"
@@ -131,17 +129,6 @@ class Mixture:
             part, number = turns.find(row)
             rows.append(orders[part][number] + records.starts[part])
         return np.asarray(rows)
-
-
-def tag_source(example: Example, sources: Collection[str], source: str) -> Example:
-    """Marks an example with its source, so that the loss can be summed by source.
-
-    An example of a single source is returned as it is.
-    """
-    if len(sources) < 2:
-        return example
-    tags: dict[str, Any] = {f"{SOURCE}{name}": np.bool_(name == source) for name in sources}
-    return {**example, "targets": {**example["targets"], **tags}}
 
 
 def open_mixture(cfg: ExperimentConfig) -> Mixture:

@@ -1,4 +1,4 @@
-"""A tokenized text with the rows of each of its packings."""
+"""A tokenized text with the rows of each of its plans."""
 
 import dataclasses
 import functools
@@ -16,12 +16,12 @@ from flaxformer_lite.text.tokenizer import Tokenizer
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TextRows:
-    """The rows of both splits of a text, and the packings of its epochs."""
+    """The rows of both splits of a text, and the plans of its epochs."""
 
     corpus: Corpus
     splits: Mapping[str, Records]  # the training split in its first packing
-    packing: Callable[[int], Records]  # opens one of `packings` of the training split
-    packings: int
+    open_plan: Callable[[int], Records]  # opens one of `num_plans` of the training split
+    num_plans: int
     fingerprint: str  # hash of text, tokenizer, objective and lengths
 
     def finder(self, seed: int) -> Callable[[int], tuple[Records, int]]:
@@ -29,24 +29,24 @@ class TextRows:
 
         The function returns the records and the row in them.
         """
-        return endless_finder(self.packing, self.packings, seed)
+        return endless_finder(self.open_plan, self.num_plans, seed)
 
     def rows_of(self, epochs: float) -> int:
         """Returns the number of training rows in `epochs` epochs, rounded up."""
         full = int(epochs)
-        cycles, rest = divmod(full, self.packings)
-        count = sum(len(self.packing(n)) for n in range(rest))
+        cycles, rest = divmod(full, self.num_plans)
+        count = sum(len(self.open_plan(n)) for n in range(rest))
         if cycles:
-            count += cycles * sum(len(self.packing(n)) for n in range(self.packings))
+            count += cycles * sum(len(self.open_plan(n)) for n in range(self.num_plans))
         if epochs > full:
-            last = len(self.packing(full % self.packings)) * (epochs - full)
+            last = len(self.open_plan(full % self.num_plans)) * (epochs - full)
             count += math.ceil(last - 1e-6)
         return count
 
     def prepare(self, epochs: float) -> None:
-        """Plans the packings of the first `epochs` epochs now, while the disk has room."""
-        for number in range(min(math.ceil(epochs), self.packings)):
-            self.packing(number)
+        """Plans the plans of the first `epochs` epochs now, while the disk has room."""
+        for number in range(min(math.ceil(epochs), self.num_plans)):
+            self.open_plan(number)
 
 
 def open_text_rows(
@@ -89,7 +89,7 @@ def open_text_rows(
         objective.check(cfg.model, records)
     shape = splits["train"].length, splits["train"].target_length
     key = hashlib.sha256(f"{corpus.fingerprint} {objective!r} {shape}".encode()).hexdigest()[:16]
-    return TextRows(corpus, splits, functools.partial(opened, "train"), objective.packings, key)
+    return TextRows(corpus, splits, functools.partial(opened, "train"), objective.num_plans, key)
 
 
 def check_vocabulary(cfg: ExperimentConfig, known: Tokenizer) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import token_files
+from flaxformer_lite.data.source import Source
 from flaxformer_lite.data.split import SPLITS, Document, Split
-from flaxformer_lite.data.text import Source
 from flaxformer_lite.runtime import progress
 from flaxformer_lite.text.tokenizer import Tokenizer
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from flaxformer_lite.config import ConfigError, DataConfig
-from flaxformer_lite.data import documents, token_files
+from flaxformer_lite.data import token_files
 from flaxformer_lite.data.corpus import Corpus, Records
 from flaxformer_lite.data.encoded_rows import LabelledRecords
+from flaxformer_lite.data.source import TABLES, is_jsonl
 from flaxformer_lite.data.split import Document, split_of
 from flaxformer_lite.storage import compressed, content_cache
 
@@ -123,7 +124,7 @@ class TextOrigins:
         at = int(begin["at"])
         if self._source.has_tokens:
             return f"{path}, token {at + token - int(begin['token'])}"
-        if compressed.kind(path) in documents.TABLES:
+        if compressed.kind(path) in TABLES:
             return f"{path}, row {at}"
         if begin["is_exact"]:
             return f"{path}:{at}"
@@ -144,7 +145,7 @@ class TextOrigins:
 
     def _is_plain(self, file: int) -> bool:
         path = self._source.files[file]
-        return not (documents.is_jsonl(path) or compressed.kind(path) in documents.TABLES)
+        return not (is_jsonl(path) or compressed.kind(path) in TABLES)
 
     def _ranges(self, wanted: str) -> list[tuple[int, int]]:
         """Returns the token ranges, as (begin, end), of what `rows` looks for."""

@@ -90,7 +90,7 @@ def test_the_second_time_comes_from_the_cache(experiment, monkeypatch):
     records = open_records(cfg.data, first, cfg.objective, "train")
     monkeypatch.setattr(tokenizing, "write_tokens", None)
     monkeypatch.setattr(corpus.tokenizer_training, "train", None)
-    monkeypatch.setattr(type(cfg.objective), "pack", None)
+    monkeypatch.setattr(type(cfg.objective), "plan_rows", None)
     again = open_corpus(cfg.data, TEXT)
     assert again.fingerprint == first.fingerprint
     found = open_records(cfg.data, again, cfg.objective, "train")

@@ -23,7 +23,7 @@ def opened(cfg):
 
 def pieces_of(data, packing):
     """(records, row, texts of its pieces) of a packing."""
-    records = data.packing(packing)
+    records = data.open_plan(packing)
     return [
         (records, row, [data.tokenizer.decode(ids) for ids in records.row(row)])
         for row in range(len(records))
@@ -68,7 +68,7 @@ def test_a_line_of_plain_text_leads_to_its_rows(experiment, tmp_path, documents)
     path = tmp_path / "one.txt"
     path.write_text("".join(f"{text}\n" for text in documents))
     data, origins = opened(experiment(path=str(path), tokenizer="byte_bpe"))
-    records = data.packing(1)
+    records = data.open_plan(1)
     rows = origins.rows(records, "one.txt:50")
     joined = "".join(data.tokenizer.decode(np.concatenate(records.row(int(row)))) for row in rows)
     assert documents[49][:12] in joined and len(rows) < len(records) / 10
@@ -82,7 +82,7 @@ def test_what_is_not_there_is_one_sentence(experiment, wanted):
     data, origins = opened(experiment())
     said = r"--document=.*not in the training.*data.path=.* held out; name a"
     with pytest.raises(ConfigError, match=said):
-        origins.rows(data.packing(0), wanted)
+        origins.rows(data.open_plan(0), wanted)
 
 
 def test_a_held_out_line_is_refused(experiment, documents):
@@ -90,7 +90,7 @@ def test_a_held_out_line_is_refused(experiment, documents):
     refused = set()
     for line in range(1, 121):
         try:
-            origins.rows(data.packing(0), f"documents.jsonl:{line}")
+            origins.rows(data.open_plan(0), f"documents.jsonl:{line}")
         except ConfigError:
             refused.add(documents[line - 1])
     held = data.corpus.tokens["eval"]
@@ -109,7 +109,7 @@ def test_rows_of_csv_and_tokens_of_a_file(experiment, tmp_path, documents):
     np.save(ids, np.concatenate([[*Bytes().encode(text), Bytes().eos_id] for text in documents]))
     for path in (table, ids):
         data, origins = opened(experiment(path=str(path)))
-        records = data.packing(1)
+        records = data.open_plan(1)
         for row in range(len(records)):
             place, *_ = origins.places(records, row)
             number = int(place.split()[-1])
