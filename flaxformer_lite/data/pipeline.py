@@ -17,15 +17,21 @@ import numpy as np
 from flaxformer_lite.config import ConfigError, ExperimentConfig, plugin_name
 from flaxformer_lite.config.rules import DATASET
 from flaxformer_lite.data import table
-from flaxformer_lite.data.corpus import Corpus, open_corpus, open_records
 from flaxformer_lite.data.epochs import endless_finder
 from flaxformer_lite.data.hub_dataset import list_splits
 from flaxformer_lite.data.interleaving import tag_source
 from flaxformer_lite.data.labelled import fingerprint_rows, open_labelled
-from flaxformer_lite.data.mixture import ConcatRecords, Mixture, open_mixture
+from flaxformer_lite.data.mixture import Mixture, open_mixture
 from flaxformer_lite.data.padding import Buckets, Packer, columns_used, draw_batches, sides_of
 from flaxformer_lite.data.split import SPLITS
-from flaxformer_lite.data.text_rows import check_vocabulary, open_text_rows
+from flaxformer_lite.data.text_examples import (
+    Corpus,
+    check_vocabulary,
+    open_corpus,
+    open_records,
+    open_text_rows,
+)
+from flaxformer_lite.data.text_records import ConcatRecords
 from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.objectives.rows import Example
 from flaxformer_lite.objectives.tables.task import Task

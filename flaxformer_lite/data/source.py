@@ -47,6 +47,7 @@ CODE = (
 SUFFIXES = frozenset(f"{PROSE} {CODE}".split())
 JSONL = (".jsonl", ".ndjson")
 TABLES = (".csv", ".tsv", *columnar.KINDS)
+PART_BYTES = 1 << 28  # of neighboring files that one process tokenizes at a time
 LONGEST = 1 << 24  # most bytes of a document of plain text
 # the suffixes that a folder is searched for, the latter for pairs
 KNOWN = (
@@ -98,19 +99,39 @@ class Source:
         """Whether the files hold token ids instead of text."""
         return any(map(token_files.is_tokens, self.files))
 
-    def placed(self) -> Iterator[tuple[int, int, Document]]:
-        """Yields the documents, each with the number of its file, and its line or row there."""
-        for number, path in enumerate(self.files):
-            for line, document in read_file(path, self.where, self.fields):
-                if all(text and not text.isspace() for text in document):
-                    yield number, line, document
+    def is_plain(self, file: int) -> bool:
+        """Returns whether a file is plain text, instead of lines of jsonl, rows or token ids."""
+        path = self.files[file]
+        rows = is_jsonl(path) or compressed.kind(path) in TABLES
+        return not (rows or token_files.is_tokens(path))
 
-    def documents(self) -> Iterator[Document]:
-        """Yields the texts of all documents that are not blank.
+    def parts(self) -> list[slice]:
+        """Divides the files into groups of neighbors of about PART_BYTES."""
+        ends = []
+        size = 0
+        for number, path in enumerate(self.files, start=1):
+            size += compressed.size(path)
+            if size >= PART_BYTES or number == len(self.files):
+                ends.append(number)
+                size = 0
+        return list(itertools.starmap(slice, itertools.pairwise([0, *ends])))
+
+    def placed(self, files: slice = slice(None)) -> Iterator[tuple[int, int, Document]]:
+        """Yields the documents that are not blank, with the number of their file, and their place.
+
+        The place is the row in a table, or else the line where the document begins; both count from
+        1.
 
         Raises:
           ConfigError: a file is not text, or a line of jsonl is malformed; names file and line.
         """
+        for number in range(len(self.files))[files]:
+            for line, document in read_file(self.files[number], self.where, self.fields):
+                if all(text and not text.isspace() for text in document):
+                    yield number, line, document
+
+    def documents(self) -> Iterator[Document]:
+        """Yields the texts of all documents that are not blank, as `placed` does."""
         return (document for _, _, document in self.placed())
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.data import epochs
-from flaxformer_lite.data.corpus import open_corpus
 from flaxformer_lite.data.pipeline import open_dataset
+from flaxformer_lite.data.text_examples import open_corpus
 from tests.marks import daily
 
 SIZES = 25, 27, 24
