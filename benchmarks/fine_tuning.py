@@ -36,7 +36,7 @@ def ours(data: Path, folder: Path, epochs: float, rate: float, seed: int) -> Non
     from flaxformer_lite import pages, save_pretrained
     from flaxformer_lite.config import ExperimentConfig, from_config_dict
     from flaxformer_lite.objectives.rows import packed_shape
-    from flaxformer_lite.runs import packing
+    from flaxformer_lite.runs import padding
     from flaxformer_lite.runs.start.initial_state import initial_state
     from flaxformer_lite.runs.start.setup import prepare_experiment
     from flaxformer_lite.training import evaluate
@@ -68,7 +68,7 @@ def ours(data: Path, folder: Path, epochs: float, rate: float, seed: int) -> Non
     np.savez(folder / "data.npz", **arrays)
     compiled = {
         packed_shape(batch): program.train_step.lower(program.target, batch).compile()
-        for batch in (*program.shapes("train_step"), packing.unpacked(program.batch))
+        for batch in (*program.shapes("train_step"), padding.unpacked(program.batch))
     }
     batches = run.train_batches(0)
 

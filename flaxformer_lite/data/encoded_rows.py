@@ -32,7 +32,7 @@ from flaxformer_lite.data.store import (
 from flaxformer_lite.data.stored_features import FeatureWriter, StoredFeatures
 from flaxformer_lite.data.table import Table
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.objectives.packing import Packing, share_rows
+from flaxformer_lite.objectives.row_plans import RowPlan, share_rows
 from flaxformer_lite.objectives.rows import Record, StoredColumn
 from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.runtime import progress
@@ -378,7 +378,7 @@ def _batches_of_rows(
 def join_neighbors(records: LabelledRecords) -> LabelledRecords:
     """Joins neighboring records into one example while they fit."""
     count = np.arange(len(records) + 1)
-    plan = Packing(count[:-1], np.ones(len(records), np.int32), count[:-1], count)
+    plan = RowPlan(count[:-1], np.ones(len(records), np.int32), count[:-1], count)
     budgets = (records.length, records.target_length)[: records.sizes.shape[1]]
     first = share_rows(plan, records.sizes.astype(np.int64), budgets).first
     return replace(records, joined=first, sizes=np.add.reduceat(records.sizes, first[:-1]))

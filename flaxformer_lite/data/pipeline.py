@@ -17,14 +17,21 @@ import numpy as np
 from flaxformer_lite.config import ConfigError, ExperimentConfig, plugin_name
 from flaxformer_lite.config.rules import DATASET
 from flaxformer_lite.data import table
-from flaxformer_lite.data.corpus import Corpus, open_corpus, open_records
 from flaxformer_lite.data.epochs import endless_finder
 from flaxformer_lite.data.hub_dataset import list_splits
+from flaxformer_lite.data.interleaving import tag_source
 from flaxformer_lite.data.labelled import fingerprint_rows, open_labelled
-from flaxformer_lite.data.mixture import ConcatRecords, Mixture, open_mixture, tag_source
+from flaxformer_lite.data.mixture import Mixture, open_mixture
 from flaxformer_lite.data.padding import Buckets, Packer, columns_used, draw_batches, sides_of
 from flaxformer_lite.data.split import SPLITS
-from flaxformer_lite.data.text_rows import check_vocabulary, open_text_rows
+from flaxformer_lite.data.text_examples import (
+    Corpus,
+    check_vocabulary,
+    open_corpus,
+    open_records,
+    open_text_rows,
+)
+from flaxformer_lite.data.text_records import ConcatRecords
 from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.objectives.rows import Example
 from flaxformer_lite.objectives.tables.task import Task
@@ -47,8 +54,8 @@ class Dataset:
     fingerprint: str  # hash of text, tokenizer, objective and lengths
     corpus: Corpus | None = None  # None for dummy records, and for the rows of a table
     described: tuple[tuple[str, str], ...] = ()  # what a table holds, in words
-    # opens one of `objective.packings` of the training text; None: has one
-    packing: Callable[[int], Any] | None = None
+    # opens one of `objective.num_plans` of the training text; None: has one
+    open_plan: Callable[[int], Any] | None = None
     mixture: Mixture | None = None  # of several texts; None: there is one
 
     @property
@@ -254,9 +261,9 @@ class Dataset:
         """
         if self.mixture:
             return self.mixture.finder(seed)
-        if self.packing is None:
+        if self.open_plan is None:
             return endless_finder(lambda _: self.records, 1, seed)
-        return endless_finder(self.packing, self.objective.packings, seed)
+        return endless_finder(self.open_plan, self.objective.num_plans, seed)
 
     def example(self, row: int, seed: int, position: int, records: Any = None) -> Example:
         """Builds one example with a random generator seeded by (seed, position).
@@ -377,7 +384,7 @@ def open_dataset(
             cfg.train.epochs or cfg.train.steps * cfg.train.batch_size / len(text.splits["train"])
         )
     return Dataset(
-        split, objective, text.splits, text.fingerprint, text.corpus, packing=text.packing
+        split, objective, text.splits, text.fingerprint, text.corpus, open_plan=text.open_plan
     )
 
 

@@ -104,6 +104,7 @@ class StoreWriter:
         self.sizes = dict.fromkeys(SPLITS, 0)
         self.pieces: dict[tuple[str, str], _Growing] = {}
         self.lengths: dict[tuple[str, str], _Growing] = {}
+        self._begun: dict[tuple[str, str], int] = {}
         for split in SPLITS:
             for name, column in columns.items():
                 dtype = _stored_dtype(column, vocab_size)
@@ -119,23 +120,52 @@ class StoreWriter:
         """
         if not records:
             return
+        values: dict[str, np.ndarray] = {}
         lengths: dict[str, np.ndarray] = {}
         for name, column in self._columns.items():
             entries = _entries(records, name)
             if column.shape is None:
                 lengths[name] = np.fromiter(map(len, entries), np.int64, len(entries))
-            values = _joined(entries, name, column)
-            _check_dtype(values, name, self.pieces[split, name].dtype)
-            self.pieces[split, name].add(values)
-        for name, column in self._columns.items():
-            if column.like and (lengths[name] != lengths[column.like]).any():
-                raise ConfigError(f"column {name!r}: has other lengths than {column.like!r}.")
-            if (split, name) in self.lengths:
-                self.lengths[split, name].add(lengths[name])
+            values[name] = _joined(entries, name, column)
         unknown = {name for record in records for name in record} - set(self._columns)
         if unknown:
             raise ConfigError(f"column {min(unknown)!r}: is not declared in `stored`.")
-        self.sizes[split] += len(records)
+        self.append_joined(split, len(records), values, lengths)
+
+    def append_joined(
+        self,
+        split: str,
+        count: int,
+        values: Mapping[str, np.ndarray],
+        lengths: Mapping[str, np.ndarray],
+    ) -> None:
+        """Appends `count` records whose entries are joined along one axis, one array per column.
+
+        Args:
+          split: "train" or "eval".
+          count: number of records.
+          values: of each column.
+          lengths: of the entries of each column of any lengths, [count].
+        """
+        for name, column in self._columns.items():
+            if column.like and (lengths[name] != lengths[column.like]).any():
+                raise ConfigError(f"column {name!r}: has other lengths than {column.like!r}.")
+            _check_dtype(values[name], name, self.pieces[split, name].dtype)
+            self.pieces[split, name].add(values[name])
+            if (split, name) in self.lengths:
+                sizes = np.array(lengths[name], np.int64)
+                sizes[:1] += self._begun.pop((split, name), 0)
+                self.lengths[split, name].add(sizes)
+        self.sizes[split] += count
+
+    def begin_entry(self, split: str, name: str, values: np.ndarray) -> None:
+        """Appends values to an entry that the next record of the split will end.
+
+        So an entry may be larger than memory.
+        """
+        _check_dtype(values, name, self.pieces[split, name].dtype)
+        self.pieces[split, name].add(values)
+        self._begun[split, name] = self._begun.get((split, name), 0) + len(values)
 
     def count(self, name: str, number: int = 1) -> None:
         """Counts something that the store's user reports."""

@@ -33,7 +33,7 @@ import numpy as np
 from flaxformer_lite.config import ConfigError, ModelConfig, Record
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.auxiliary_model import AuxiliaryModel
-from flaxformer_lite.objectives.packing import Packing, take_beginnings
+from flaxformer_lite.objectives.row_plans import RowPlan, take_beginnings
 from flaxformer_lite.objectives.rows import Example, Tokenizer
 from flaxformer_lite.objectives.sums import BY_SOURCE, LossSums, divide_or_empty
 from flaxformer_lite.objectives.tables.breakdown import Breakdown
@@ -155,7 +155,7 @@ class Objective(Record, abc.ABC):
       written_rows: number of held-out examples for which each evaluation calls `write`.
       reference: name of the prediction of the initial weights that is kept with each example
         (`LabelledRecords.reference`); "" for none.
-      packings: number of different packings of a text, which epochs use in turn; 1 if all epochs
+      num_plans: number of different plans of a text, which epochs use in turn; 1 if all epochs
         have the same rows.
       new_head: whether a directory of `train.init_from` may lack the head, which is then
         initialized at random.
@@ -171,7 +171,7 @@ class Objective(Record, abc.ABC):
     needs: ClassVar[tuple[str, ...]] = ()
     shown: ClassVar[tuple[Metric, ...]] = (LOSS,)
     reference: ClassVar[str] = ""
-    packings: ClassVar[int] = 1
+    num_plans: ClassVar[int] = 1
     new_head: ClassVar[bool] = False
     reads_tables: ClassVar[bool] = False
     adopts: ClassVar[tuple[str, ...]] = ()
@@ -274,14 +274,14 @@ class Objective(Record, abc.ABC):
         """
         return length, 0
 
-    def pack(
+    def plan_rows(
         self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Tokenizer
-    ) -> Packing:
+    ) -> RowPlan:
         """Plans which pieces of documents form each row.
 
         By default each document is a row, cut at `length`. A large text is packed in several calls,
-        each for a range of its documents. If `packings` is not 1, the method is also called with
-        `shift`, a float in [0, 1) that differs between packings, and is 0 for held-out text and the
+        each for a range of its documents. If `num_plans` is not 1, the method is also called with
+        `shift`, a float in [0, 1) that differs between plans, and is 0 for held-out text and the
         first epoch.
 
         Args:

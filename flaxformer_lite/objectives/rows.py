@@ -52,7 +52,7 @@ class Tokenizer(Protocol):
 
 
 class Records(Protocol):
-    """Protocol of the rows, of a text (data/corpus.py) or a table, that examples are made from."""
+    """Protocol of the rows of a text (data/text_records.py) or a table, as examples need them."""
 
     @property
     def tokenizer(self) -> Tokenizer: ...

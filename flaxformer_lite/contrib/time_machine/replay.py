@@ -17,7 +17,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.base import StepTools
 from flaxformer_lite.registry import Allowed
-from flaxformer_lite.runs import batch_history, packing
+from flaxformer_lite.runs import batch_history, padding
 from flaxformer_lite.runs.best import Best
 from flaxformer_lite.runs.experiment import Experiment
 from flaxformer_lite.runs.report import metrics
@@ -127,7 +127,7 @@ def row_losses(point: ReplayPoint) -> np.ndarray:
     def row_loss(row: Batch) -> jax.Array:
         return sums(point.state.params, jax.tree.map(lambda x: x[None], row))[0].mean()
 
-    batch = packing.unpacked(point.batch)  # only whole batches have rows to pack
+    batch = padding.unpacked(point.batch)  # only whole batches have rows to pack
     return np.asarray(jax.jit(functools.partial(jax.lax.map, row_loss))(batch))
 
 

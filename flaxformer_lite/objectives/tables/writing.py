@@ -16,7 +16,7 @@ from flaxformer_lite.objectives.base import (
     Writer,
     score_metric,
 )
-from flaxformer_lite.objectives.packing import Packing, share_rows
+from flaxformer_lite.objectives.row_plans import RowPlan, share_rows
 from flaxformer_lite.objectives.rows import TableRecords
 from flaxformer_lite.objectives.tables import scores
 from flaxformer_lite.objectives.tables.task import Task
@@ -97,7 +97,7 @@ class WritingTask(TextObjective, Task):
             features = [(piece,) for piece in pieces]
             costs = np.asarray([self.tokens(feature) for feature in features])
         count = np.arange(len(features) + 1)
-        plan = Packing(count[:-1], np.ones(len(features), np.int32), count[:-1], count)
+        plan = RowPlan(count[:-1], np.ones(len(features), np.int32), count[:-1], count)
         budgets = (records.length, records.target_length)
         first = share_rows(plan, costs.astype(np.int64), budgets[: costs.shape[1]]).first
         return JoinedFeatures(features, first)
