@@ -17,16 +17,13 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.base import Metric, StepTools
 from flaxformer_lite.runs.best import Best, Selection
 from flaxformer_lite.runs.callbacks.callback import Callback
+from flaxformer_lite.runs.callbacks.ending import Finite, Interruption
 from flaxformer_lite.runs.callbacks.evaluation import Evaluation
-from flaxformer_lite.runs.callbacks.finite import Finite
-from flaxformer_lite.runs.callbacks.interruption import Interruption
+from flaxformer_lite.runs.callbacks.keeping import Saving, StepRecords, Upload
 from flaxformer_lite.runs.callbacks.profile import Profile
-from flaxformer_lite.runs.callbacks.records import Records
-from flaxformer_lite.runs.callbacks.saving import Saving
 from flaxformer_lite.runs.callbacks.spikes import Spikes, suspect_rows
 from flaxformer_lite.runs.callbacks.summary import Summary
 from flaxformer_lite.runs.callbacks.tracking import Tracking
-from flaxformer_lite.runs.callbacks.upload import Upload
 from flaxformer_lite.runs.callbacks.watchdog import Watchdog
 from flaxformer_lite.runs.experiment import Begin, Experiment
 from flaxformer_lite.runs.interrupt import Interrupt
@@ -129,7 +126,7 @@ def train_experiment(
         followers = [
             *_loss_callbacks(experiment, files.place, checkpoints, reporting, group, begin.record),
             *_other_callbacks(experiment, files.mirror, last_step, reporting, group),
-            Records(cfg.train, _meter(experiment, reporting, begin.record), reporting),
+            StepRecords(cfg.train, _meter(experiment, reporting, begin.record), reporting),
             summary,
             Upload(files.mirror, files.lock, terminal),
         ]
