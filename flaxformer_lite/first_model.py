@@ -25,8 +25,8 @@ TESTED = {
 COMPILED = "/jax/core/compile/backend_compile_duration"  # the event of a compilation
 GRANTED = Path("/proc/sys/vm/max_map_count")
 MAPS = Path("/proc/self/maps")
-SHARE = 0.75  # of the maps that are granted: from here on, programs are dropped
-EVERY = 16  # compilations; to count 50,000 maps takes 35 ms
+MAX_MAPS_SHARE = 0.75  # of the maps that are granted: from here on, programs are dropped
+COMPILATIONS_PER_COUNT = 16  # compilations; to count 50,000 maps takes 35 ms
 
 
 def prepare_process() -> None:
@@ -66,7 +66,7 @@ def bound_programs() -> None:
     import jax  # a family's tables are read without it
 
     granted = int(GRANTED.read_text())
-    bound = SHARE * granted
+    bound = MAX_MAPS_SHARE * granted
     compiled = 0
 
     def listen(event: str, *_args, **_kwargs) -> None:
@@ -74,10 +74,10 @@ def bound_programs() -> None:
         if event != COMPILED:
             return
         compiled += 1
-        if compiled % EVERY == 0 and count_maps() > bound:
+        if compiled % COMPILATIONS_PER_COUNT == 0 and count_maps() > bound:
             jax.clear_caches()
             # What is held elsewhere stays, and must not have all else compiled anew at each look.
-            bound = max(SHARE * granted, (count_maps() + granted) / 2)
+            bound = max(MAX_MAPS_SHARE * granted, (count_maps() + granted) / 2)
 
     jax.monitoring.register_event_duration_secs_listener(listen)
 

@@ -17,7 +17,7 @@ NEEDED = (
     "generate and score take a model of this package, or a causal linen module that maps ids"
     " [B, T] to logits [B, T, V], returned as an array or as the field `logits`"
 )
-PROBE = 8  # tokens
+PROBE_TOKENS = 8  # tokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +85,7 @@ def wrap_module(model: object, params: Params) -> Any:
     if isinstance(model, FamilyModel):
         return model.tuned()
     wrapped = wrap_own_module(model, params)
-    length = min(PROBE, wrapped.cfg.max_length or PROBE)
+    length = min(PROBE_TOKENS, wrapped.cfg.max_length or PROBE_TOKENS)
     if length > 1 and wrapped.cfg.vocab_size > 1:
         _check_causal(wrapped, params, length)
     return wrapped
@@ -106,7 +106,7 @@ def wrap_own_module(model: object, params: Params) -> OwnModel:
             way = "; of an NNX module pass *from_nnx(module)"
         raise ConfigError(f"model is of type {name}: {NEEDED}{way}.")
     most = getattr(model, "max_length", None) or 0
-    length = min(PROBE, most or PROBE)
+    length = min(PROBE_TOKENS, most or PROBE_TOKENS)
     try:
         output = jax.eval_shape(
             lambda params, ids: model.apply({"params": params}, ids),

@@ -9,7 +9,7 @@ from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.types import Array
 
-LONGEST = 1 << 24  # tokens of a row, for a model without a position table
+MAX_PROMPT_TOKENS = 1 << 24  # tokens of a row, for a model without a position table
 
 
 # Token ids, or a mask of them: an array [B, T], or rows of any lengths.
@@ -137,7 +137,7 @@ def pad_source(ids_BS: np.ndarray, mask_BS: np.ndarray, pad: int, columns: int) 
 def check_length(limit: int, name: str, tokens: int, new: int = 0) -> None:
     """Rejects lengths beyond `limit` before anything is traced.
 
-    `limit` is the end of the model's position table, or LONGEST.
+    `limit` is the end of the model's position table, or MAX_PROMPT_TOKENS.
     """
     if tokens + new <= limit:
         return
@@ -148,6 +148,6 @@ def check_length(limit: int, name: str, tokens: int, new: int = 0) -> None:
     if new:
         length += f" and {new} new tokens"
     most = f"the model's max_length={limit}"
-    if limit == LONGEST:
+    if limit == MAX_PROMPT_TOKENS:
         most = str(limit)
     raise ConfigError(f"{name} of {length}: rows end at {most}; {way}.")

@@ -35,7 +35,7 @@ DTYPES = {
 }
 NAMES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
 HEADER_LIMIT = 100_000_000  # bytes; the limit of the format
-LARGEST = 2**60  # numbers and axes of a tensor, characters of its name
+MAX_TENSOR_SIZE = 2**60  # numbers and axes of a tensor, characters of its name
 MOST_AXES = 32  # numpy before 2.0 has no more
 LONGEST_NAME = 1000
 
@@ -200,7 +200,7 @@ def _entry(path: Path, name: str, entry: Any) -> tuple[np.dtype, tuple[int, ...]
         raise WeightsError(
             f"{path}: the header's entry for {name} has sizes that are not natural numbers."
         )
-    if len(shape) > MOST_AXES or math.prod(max(n, 1) for n in shape) > LARGEST:
+    if len(shape) > MOST_AXES or math.prod(max(n, 1) for n in shape) > MAX_TENSOR_SIZE:
         raise WeightsError(
             f"{path}: tensor {name} of shape {quote_value(list(shape))} is larger than any:"
             " damaged."
