@@ -53,7 +53,7 @@ def test_half_of_a_surrogate_pair(trained, name, tmp_path):
     published = load_tokenizer(tmp_path)
     for encode in (tok.encode, tok.encode_spans, published.encode, published):
         with pytest.raises(
-            ConfigError, match=r"a text .* holds half of a surrogate pair .*replace"
+            ConfigError, match=r"holds half of a surrogate pair .*replace"
         ):
             encode(["a\ud83d"] if encode == tok.encode_spans else "a\ud83d")
 
