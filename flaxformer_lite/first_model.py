@@ -1,6 +1,6 @@
 """Does what a process does once, before its first model: a warning, and a bound on programs.
 
-Importing the package does neither.
+Importing the package does neither. A process that is forked from it computes nothing.
 
 Versions: the package sets no upper bound on jax and flax, and warns of those that are newer than
 the tested ones.
@@ -13,6 +13,7 @@ allocate memory", then SIGSEGV. Only dropping compiled programs gives maps back.
 import functools
 import importlib.metadata
 import logging
+import os
 import re
 from pathlib import Path
 
@@ -33,6 +34,26 @@ def prepare_process() -> None:
     """Warns of untested versions and bounds the compiled programs, once per process."""
     notice_untested()
     bound_programs()
+
+
+def refuse_fork() -> None:
+    """Refuses to compute in a process that was forked after the first call.
+
+    JAX's threads are not copied by a fork, and the first computation would wait for them for ever.
+
+    Raises:
+      RuntimeError: this process was forked.
+    """
+    if os.getpid() != _first_process():
+        raise RuntimeError(
+            "a forked process cannot compute with JAX after its parent has; start the process by"
+            " spawn or forkserver, as multiprocessing.get_context('spawn') does."
+        )
+
+
+@functools.cache
+def _first_process() -> int:
+    return os.getpid()
 
 
 @functools.cache

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.first_model import refuse_fork
 from flaxformer_lite.inference.task import check_token_ids
 from flaxformer_lite.nn.functions.maxsim import maxsim
 from flaxformer_lite.nn.functions.pooling import pool, to_unit_length
@@ -80,6 +81,7 @@ def embed(
       Dense vectors, float32 [texts, D]; sparse ones, a scipy.sparse.csr_array of float32 [texts,
       vocabulary]; or for each text the vectors of its tokens, float32 [tokens, D].
     """
+    refuse_fork()
     if isinstance(texts, Iterable) and not isinstance(texts, str):
         texts = list(texts)  # a generator can be read once only
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):

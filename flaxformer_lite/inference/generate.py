@@ -112,8 +112,8 @@ def generate(
 
     Raises:
       ValueError: a setting is unknown or out of range, ids are outside the vocabulary, prompt and
-        continuation are longer than the model's position table, or the model has no language-model
-        head.
+        continuation are longer than the model's position table, the model has no language-model
+        head, or its logits are NaN.
     """
     model, params = _prepare_model(model, params)
     s = _settings(options, draft)
@@ -217,6 +217,12 @@ def _read(
         slots=task.slots,
         goes_back=task.settings.guessed > 0,
     )
+    nan_B = np.isnan(np.asarray(logits_BV)).any(axis=1)
+    if nan_B.any():
+        raise ConfigError(
+            f"generate: the logits after prompt {int(np.argmax(nan_B))} are NaN; check that the"
+            " parameters hold none (jnp.isnan), and that dtype='float32' gives numbers."
+        )
     if copies > 1:
         cache = repeat_caches(model.cfg, cache, copies)
     return logits_BV, cache

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.first_model import refuse_fork
+from flaxformer_lite.inference.prompts import refuse_traced
 from flaxformer_lite.models.skeletons.family_model import FamilyModel
 from flaxformer_lite.types import Array, Params
 
@@ -82,6 +84,8 @@ def wrap_module(model: object, params: Params) -> Any:
     Raises:
       ConfigError: the module does not map ids to logits, or a token's logits depend on later ones.
     """
+    refuse_fork()
+    refuse_traced(params)
     if isinstance(model, FamilyModel):
         return model.tuned()
     wrapped = wrap_own_module(model, params)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from flaxformer_lite import registry
@@ -29,6 +30,15 @@ class EncoderInput(NamedTuple):
 
     tokens_BS: np.ndarray
     mask_BS: np.ndarray
+
+
+def refuse_traced(values: object) -> None:
+    """Refuses a tree of arrays of which jax.jit, vmap or grad traces some."""
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values)):
+        raise ConfigError(
+            "generate and score run outside of jit, vmap and grad, and compile their parts"
+            " themselves; call them with arrays, all prompts at once."
+        )
 
 
 def round_to_bucket(length: int, least: int = 16) -> int:
@@ -65,6 +75,7 @@ def read_ids(
 
     A list of rows of any lengths is padded, left or right.
     """
+    refuse_traced(input_ids)
     rows: Any = input_ids
     is_list = isinstance(input_ids, (list, tuple)) and all(np.ndim(row) == 1 for row in rows)
     if is_list and attention_mask is None and len(set(map(len, rows))) > 1:

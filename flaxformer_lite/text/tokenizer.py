@@ -225,9 +225,10 @@ class Bytes(Tokenizer):
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         rows = []
-        for text in texts:
-            values = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
-            rows.append((values + self.first).tolist())
+        with library_errors(FAILS):
+            for text in texts:
+                values = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
+                rows.append((values + self.first).tolist())
         return rows
 
     def encode_spans(self, texts: list[str]) -> list[special_tokens.Spans]:
@@ -428,11 +429,14 @@ class SentencePiece(Tokenizer):
         self._set_ids(ids)
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
-        return self._model.encode(texts, num_threads=-1)  # one per core
+        with library_errors(FAILS):
+            return self._model.encode(texts, num_threads=-1)  # one per core
 
     def encode_spans(self, texts: list[str]) -> list[special_tokens.Spans]:
         rows = []
-        for encoded in self._model.encode(texts, return_type="proto"):
+        with library_errors(FAILS):
+            protos = self._model.encode(texts, return_type="proto")
+        for encoded in protos:
             # its own ends count bytes
             end = np.cumsum([len(piece.surface) for piece in encoded.pieces])
             start = np.concatenate([[0], end[:-1]])[: len(end)]
