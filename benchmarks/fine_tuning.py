@@ -36,7 +36,7 @@ def ours(data: Path, folder: Path, epochs: float, rate: float, seed: int) -> Non
     from flaxformer_lite import pages, save_pretrained
     from flaxformer_lite.config import ExperimentConfig, from_config_dict
     from flaxformer_lite.objectives.rows import packed_shape
-    from flaxformer_lite.runs import packing
+    from flaxformer_lite.runs import padding
     from flaxformer_lite.runs.start.initial_state import initial_state
     from flaxformer_lite.runs.start.setup import prepare_experiment
     from flaxformer_lite.training import evaluate
@@ -59,17 +59,16 @@ def ours(data: Path, folder: Path, epochs: float, rate: float, seed: int) -> Non
     order = [find(i)[1] for i in range(steps * size)]
     arrays: dict[str, Any] = {"order": np.asarray(order), "size": size, "steps": steps}
     for split, records in run.train_data.splits.items():
-        features = [records.features[i] for i in range(len(records))]
-        arrays[f"{split}_ids"] = np.concatenate([feature[0].ids for feature in features])
-        arrays[f"{split}_counts"] = np.asarray([len(feature[0].ids) for feature in features])
-        arrays[f"{split}_labels"] = np.asarray([feature[1] for feature in features])
+        arrays[f"{split}_ids"] = records.column("ids")
+        arrays[f"{split}_counts"] = records.lengths("ids")
+        arrays[f"{split}_labels"] = records.column("label")
     rates = run.cfg.optimizer
     arrays |= {"warmup": rates.warmup(steps), "rate": rates.learning_rate}
     arrays |= {"decay": rates.weight_decay, "clip": rates.clip_norm, "b2": rates.b2}
     np.savez(folder / "data.npz", **arrays)
     compiled = {
         packed_shape(batch): program.train_step.lower(program.target, batch).compile()
-        for batch in (*program.shapes("train_step"), packing.unpacked(program.batch))
+        for batch in (*program.shapes("train_step"), padding.unpacked(program.batch))
     }
     batches = run.train_batches(0)
 

@@ -26,8 +26,8 @@ from flaxformer_lite.config import (
     TokenizerConfig,
     TrainConfig,
 )
+from flaxformer_lite.contrib.rl.objectives.grpo import Grpo
 from flaxformer_lite.models import llama
-from flaxformer_lite.objectives.tables.grpo import Grpo
 from flaxformer_lite.objectives.tables.instruction import Instruction
 from flaxformer_lite.runs.report import metrics
 

@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks.pretraining import SHORTEST, labelled
 from flaxformer_lite import pages
 from flaxformer_lite.data import pipeline
-from flaxformer_lite.objectives.packing import Packing, cut_documents
+from flaxformer_lite.objectives.row_plans import RowPlan, cut_documents
 from flaxformer_lite.objectives.rows import Tokenizer
 from flaxformer_lite.objectives.text.masked_lm import MaskedLm
 from flaxformer_lite.runs.evaluate_file import open_trained
@@ -39,7 +39,7 @@ SHORT = 10  # steps of a run whose time is that of starting
 class Alone(MaskedLm):
     """Masked language modeling with one piece of a document in each row, and padding behind it."""
 
-    def pack(
+    def plan_rows(
         self,
         offsets: np.ndarray,
         length: int,
@@ -47,7 +47,7 @@ class Alone(MaskedLm):
         tokenizer: Tokenizer,
         *,
         shift: float = 0.0,
-    ) -> Packing:
+    ) -> RowPlan:
         return cut_documents(offsets, length - 2, minimum=2, shift=shift)
 
 

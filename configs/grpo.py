@@ -19,8 +19,8 @@ from flaxformer_lite.config import (
     TrainConfig,
     to_config_dict,
 )
+from flaxformer_lite.contrib.rl.objectives.grpo import Grpo
 from flaxformer_lite.models import llama
-from flaxformer_lite.objectives.tables.grpo import Grpo
 
 
 def get_config():

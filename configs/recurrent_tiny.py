@@ -5,7 +5,8 @@
         --config.data.path=my_text.txt
 
 Embeddings, recurrent layers and tied logits; `--config.model.residual=sequential` and
-`--config.model.mlp=plain` give it a transformer's layers. docs/course/recurrent.md compares the cells.
+`--config.model.mlp=plain` give it a transformer's layers. docs/course/recurrent.md compares the
+cells.
 """
 
 from flaxformer_lite.config import (

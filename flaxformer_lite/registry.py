@@ -29,7 +29,7 @@ FOLDERS = {
     "feed_forwards": ("nn.feed_forwards",),
     "adapters": ("nn.adapters",),
     "objectives": ("objectives.text", "objectives.tables"),
-    "rewards": ("objectives.rewards",),
+    "rewards": (),
     "optimizers": ("training.optimizers",),
     "trackers": ("runs.trackers",),
     "readers": (),

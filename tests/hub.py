@@ -28,6 +28,8 @@ class Hub:
 
     def __init__(self) -> None:
         self.models: dict[str, dict[str, bytes]] = {}
+        self.answers: dict[str, tuple[int, object]] = {}  # in place of the usual, by "GET /path"
+        self.flipped: set[str] = set()  # names of files that change on their way
         self.seen: list[str] = []
         self.tokens: set[str] = set()
         self.url = ""
@@ -78,7 +80,10 @@ def serve() -> Iterator[Hub]:
             hub.tokens.add(self.headers.get("Authorization", ""))
             repository = r"((?:datasets/)?[\w.-]+/[\w.-]+)"
             match = re.match(rf"/(?:api/models/|api/(?=datasets/))?{repository}/?(.*)", path)
-            if path == "/api/repos/create":
+            if f"{self.command} {path}" in hub.answers:
+                status, answer = hub.answers[f"{self.command} {path}"]
+                self._json(answer, status)
+            elif path == "/api/repos/create":
                 created = json.loads(body)
                 name = "/".join(filter(None, [created.get("organization"), created["name"]]))
                 hub.models.setdefault(name, {})
@@ -117,7 +122,10 @@ def serve() -> Iterator[Hub]:
                 if path not in files:
                     self._json({}, 404, {"X-Error-Code": "EntryNotFound"})
                     return
-                self._send(files[path], "application/octet-stream", 200, _etag(files[path]))
+                content = files[path]
+                if path in hub.flipped:
+                    content = content[:-1] + bytes([content[-1] ^ 1])
+                self._send(content, "application/octet-stream", 200, _etag(files[path]))
             elif rest.startswith("revision/") and rest.split("/")[1] not in REVISIONS:
                 self._json({}, 404, {"X-Error-Code": "RevisionNotFound"})
             else:
@@ -160,9 +168,13 @@ def use_stand_in(hub: Hub, patch: pytest.MonkeyPatch, cache: Path) -> None:
 
 
 def _etag(content: bytes) -> dict[str, str]:
-    return {"ETag": f'"{hashlib.sha1(content).hexdigest()}"', "X-Repo-Commit": SHA}
+    return {"ETag": f'"{_oid(content)}"', "X-Repo-Commit": SHA}
 
 
 def _entry(path: str, content: bytes) -> dict:
-    oid = hashlib.sha1(content).hexdigest()
-    return {"type": "file", "path": path, "size": len(content), "oid": oid}
+    return {"type": "file", "path": path, "size": len(content), "oid": _oid(content)}
+
+
+def _oid(content: bytes) -> str:
+    """Returns the name of a file's content in git."""
+    return hashlib.sha1(f"blob {len(content)}\0".encode() + content).hexdigest()

@@ -4,7 +4,6 @@ import contextlib
 import functools
 import hashlib
 import re
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -118,9 +117,12 @@ def new_place(
     """
     if hub.is_hub(target):
         hub.check_push(str(target))
-        with tempfile.TemporaryDirectory(prefix="flaxformer_lite-") as folder:
-            yield Path(folder)
-            hub.push(Path(folder), str(target))
+        room = content_cache.local(str(target))
+        room.mkdir(parents=True, exist_ok=True)
+        # Removes what a killed process has left of any push.
+        with private_directory(room / "push", alone=False) as made:
+            yield made
+            hub.push(made, str(target))
         return
     if not is_url(target):
         with new_directory(expand_home(target), carry=carry) as made:

@@ -19,14 +19,14 @@ from flaxformer_lite.cli.render_example import Renderer, parts_of
 from flaxformer_lite.cli.tables import make_console
 from flaxformer_lite.config import ExperimentConfig, plugin_name
 from flaxformer_lite.data import table
-from flaxformer_lite.data.corpus import Corpus, Records
-from flaxformer_lite.data.encoded_rows import tokens_cut
 from flaxformer_lite.data.pipeline import Dataset, name_held_out, open_dataset
 from flaxformer_lite.data.stored_features import StoredFeatures
+from flaxformer_lite.data.text_examples import Corpus
+from flaxformer_lite.data.text_records import Records
 from flaxformer_lite.files.read import escape_controls
 from flaxformer_lite.models import build_model
 from flaxformer_lite.objectives.tables.task import Labelled
-from flaxformer_lite.runs import packing
+from flaxformer_lite.runs import padding
 from flaxformer_lite.runs.start import warm_start
 from flaxformer_lite.sharding.activations import MESH_AXES
 from flaxformer_lite.storage import content_cache
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> None:
     """Prints statistics or examples, or tokenizes, as `args.what` says."""
     flags.FLAGS.mark_as_parsed()  # grain reads flags of its own
     cfg = read_page(args)
-    cached = set(content_cache.local(cfg.data.cache).glob("tokens-*"))
+    cached = set(content_cache.local(cfg.data.cache).glob("store-*"))
     clock = time.monotonic()
     cfg = name_held_out(cfg)
     with print_warnings():
@@ -99,7 +99,8 @@ def _tokens_cut(data: Dataset, seed: int, row: int) -> Rows:
         return []
     records, number = data.finder(seed)(row)
     lines = []
-    for text, count in enumerate(tokens_cut(records.features[number]), start=1):
+    counts = records.tokens_cut(number)
+    for text, count in enumerate(counts, start=1):
         if count:
             lines.append(("cut", f"{count:,} tokens of text {text}"))
     return lines
@@ -208,7 +209,7 @@ def _rows(data: Dataset, cfg: ExperimentConfig, examples: list[Any]) -> Rows:
 def _packed(data: Dataset, cfg: ExperimentConfig) -> Rows:
     """Describes the packing of labelled rows in a run on one device."""
     single = dict.fromkeys(MESH_AXES, 1)
-    _, described = packing.plan_packing(cfg, build_model(cfg.model), single, data)
+    _, described = padding.plan_packing(cfg, build_model(cfg.model), single, data)
     return described
 
 
@@ -243,15 +244,13 @@ def _cached(data: Dataset, seconds: float, before: Collection[Path]) -> Rows:
     rows = []
     size = 0
     for name, (corpus, _) in texts.items():
-        ids = [tokens.ids for tokens in corpus.tokens.values()]
-        mapped = [x for x in ids if isinstance(x, np.memmap)]
-        folder = Path(str(mapped[0].filename)).parent
-        is_new = folder not in before
+        tokens = sum(len(split.ids) for split in corpus.tokens.values())
+        is_new = corpus.folder not in before
         if is_new:
             size += corpus.source.size
         how = "written" if is_new else "already in the cache"
         rows.append((f"{name} data".lstrip(), f"{corpus.source.where}: {corpus.source.kinds()}"))
-        rows.append(("", f"{sum(map(len, ids)):,} tokens, {how}: {folder}"))
+        rows.append(("", f"{tokens:,} tokens, {how}: {corpus.folder}"))
     speed = f", {size / 1e6 / seconds:.1f} MB/s" if size else ""
     rows.append(("rows", f"{data.num_examples:,} to train on"))
     rows.append(("time", f"{seconds:.1f} s{speed}"))
@@ -262,7 +261,9 @@ def _cached_rows(data: Dataset) -> str:
     """Describes where the tokens of a table are cached."""
     folders = []
     for part in data.splits.values():
-        if isinstance(part.features, StoredFeatures):
+        if part.store is not None and part.store.folder:
+            folders.append(str(part.store.folder))
+        elif isinstance(part.features, StoredFeatures):
             folders.append(str(part.features.folder))
     if folders:
         return ", ".join(folders)

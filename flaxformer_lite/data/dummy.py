@@ -7,12 +7,12 @@ import jax
 import numpy as np
 
 from flaxformer_lite.config import ExperimentConfig
-from flaxformer_lite.data.corpus import Records
 from flaxformer_lite.data.encoded_rows import LabelledRecords, encode_rows
-from flaxformer_lite.data.mixture import tag_source
+from flaxformer_lite.data.interleaving import tag_source
 from flaxformer_lite.data.open_tokenizer import open_tokenizer
 from flaxformer_lite.data.table import Table
-from flaxformer_lite.objectives.packing import Packing
+from flaxformer_lite.data.text_records import Records
+from flaxformer_lite.objectives.row_plans import RowPlan
 from flaxformer_lite.objectives.rows import Example
 from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.text import tokenizer
@@ -87,7 +87,7 @@ def _records(cfg: ExperimentConfig, lengths: np.ndarray, rng: np.random.Generato
         rng.permutation(words.ordinary_ids[PRINTABLE]).astype(np.uint16), offsets[-1]
     )
     tokens[offsets[1:] - 1] = words.eos_id
-    plan: Packing = objective.pack(offsets, length, target_length, words)
+    plan: RowPlan = objective.plan_rows(offsets, length, target_length, words)
     return Records(words, length, target_length, tokens, *plan)
 
 

@@ -1,4 +1,4 @@
-"""The order of training examples: each epoch is shuffled anew and, for text, packed anew."""
+"""The order of training examples: each epoch is shuffled anew and, for text, planned anew."""
 
 import functools
 from collections.abc import Callable, Sized
@@ -28,42 +28,42 @@ def _short_order(size: int, seed: int, epoch: int) -> tuple[int, ...]:
 
 
 def endless_finder(
-    packing: Callable[[int], Packed], packings: int, seed: int
+    open_plan: Callable[[int], Packed], num_plans: int, seed: int
 ) -> Callable[[int], tuple[Packed, int]]:
     """Returns the function that finds example p of an endless stream.
 
     The function returns the records and the row in them.
 
-    Epoch e reads each row of packing e % packings once, in its own order. Packings differ slightly
+    Epoch e reads each row of plan e % num_plans once, in its own order. Plans differ slightly
     in their number of rows; the position of p follows from these numbers, so there is no state, and
     a run resumes anywhere.
 
     Args:
-      packing: returns the records of a packing; first called for one when its epoch begins.
-      packings: number of packings.
+      open_plan: returns the records of a plan; first called for one when its epoch begins.
+      num_plans: number of plans.
       seed: seed of the shuffles.
     """
 
     @functools.cache
     def shuffled(number: int) -> grain.MapDataset:
-        return _shuffled(len(packing(number)), seed)
+        return _shuffled(len(open_plan(number)), seed)
 
     def find(position: int) -> tuple[Packed, int]:
         epoch = 0
         rest = position  # rows from the beginning of the epoch
-        size = len(packing(0))
+        size = len(open_plan(0))
         while rest >= size:
             epoch = epoch + 1
             rest = rest - size
-            if epoch == packings:
-                # All packings together have position - rest rows, so that whole cycles are skipped
+            if epoch == num_plans:
+                # All plans together have position - rest rows, so that whole cycles are skipped
                 # at once.
                 cycles, rest = divmod(rest, position - rest)
-                epoch += cycles * packings
-            size = len(packing(epoch % packings))
-        number = epoch % packings
+                epoch += cycles * num_plans
+            size = len(open_plan(epoch % num_plans))
+        number = epoch % num_plans
         if size < SHORT:
-            return packing(number), _short_order(size, seed, epoch)[rest]
-        return packing(number), int(shuffled(number)[epoch * size + rest])
+            return open_plan(number), _short_order(size, seed, epoch)[rest]
+        return open_plan(number), int(shuffled(number)[epoch * size + rest])
 
     return find

@@ -11,11 +11,14 @@ source has its exact share within one row where a block ends, and within two ins
 import bisect
 import functools
 import heapq
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from flaxformer_lite.objectives.rows import Example
+from flaxformer_lite.objectives.sums import SOURCE
 
 BLOCK = 1 << 14  # rows
 # A smaller share counts as 0, so that every source has rows in each block.
@@ -175,3 +178,14 @@ def _divide(weights: Sequence[float], left: Sequence[int]) -> list[Fraction]:
     whole = sum(exact)
     kept = [weight if weight >= whole * LEAST_SHARE else Fraction(0) for weight in exact]
     return [weight / (sum(kept) or 1) for weight in kept]
+
+
+def tag_source(example: Example, sources: Collection[str], source: str) -> Example:
+    """Marks an example with its source, so that the loss can be summed by source.
+
+    An example of a single source is returned as it is.
+    """
+    if len(sources) < 2:
+        return example
+    tags: dict[str, Any] = {f"{SOURCE}{name}": np.bool_(name == source) for name in sources}
+    return {**example, "targets": {**example["targets"], **tags}}

@@ -26,6 +26,7 @@ from flaxformer_lite.data.encoded_rows import (
     LabelledRecords,
     encode_rows,
     is_cacheable,
+    join_neighbors,
     made_by,
     row_errors,
 )
@@ -91,6 +92,13 @@ def open_labelled(
     described = _described(objective, cfg, names, records)
     described += [("warning", remark) for remark in remarks]
     train = records["train"]
+    if objective.stored:
+        if objective.packed:
+            records["train"] = join_neighbors(train)
+            counts = f"{len(train):,} training examples in {len(records['train']):,}"
+            if len(records["train"]) < len(train):
+                described.append(("packed", counts))
+        return objective, records, described
     joined = objective.join(train.features, train)
     if len(joined) < len(train):
         described.append(("packed", f"{len(train):,} training examples in {len(joined):,}"))

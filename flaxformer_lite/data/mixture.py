@@ -13,51 +13,19 @@ import hashlib
 import math
 import re
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
 from flaxformer_lite.config import ConfigError, DataConfig, ExperimentConfig
 from flaxformer_lite.config.mixture import SourceConfig, read_changes
-from flaxformer_lite.data.corpus import Records, read_text, shared_tokenizer
 from flaxformer_lite.data.interleaving import LEAST_SHARE, Interleaving, Stage
-from flaxformer_lite.data.text_rows import TextRows, open_text_rows
-from flaxformer_lite.objectives.rows import Example
-from flaxformer_lite.objectives.sums import SOURCE
+from flaxformer_lite.data.text_examples import TextRows, open_text_rows, read_text, shared_tokenizer
+from flaxformer_lite.data.text_records import ConcatRecords, Records
 
 # The rule of interleaving.py: a run begun with another would not go on with the same batches.
 RULE = "counts of blocks by largest remainders"
 STAIRS = 100  # most steps by which a linear change of a weight is approximated
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class ConcatRecords:
-    """The records of one split of all sources, concatenated."""
-
-    parts: Sequence[Records]
-
-    def __len__(self) -> int:
-        return sum(map(len, self.parts))
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("tokenizer", "length", "target_length"):  # the same for all sources
-            return getattr(self.parts[0], name)
-        raise AttributeError(name)
-
-    def find(self, row: int) -> tuple[Records, int]:
-        """Returns the records that hold a row, and the row's number in them."""
-        at = int(np.searchsorted(self.starts, row, side="right")) - 1
-        return self.parts[at], row - int(self.starts[at])
-
-    @functools.cached_property
-    def starts(self) -> np.ndarray:
-        return np.cumsum([0, *map(len, self.parts)])
-
-    @functools.cached_property
-    def counts(self) -> np.ndarray:
-        """Number of occurrences of each id in the training split of all sources, int64 [V]."""
-        return np.sum([part.counts for part in self.parts], axis=0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -131,17 +99,6 @@ class Mixture:
             part, number = turns.find(row)
             rows.append(orders[part][number] + records.starts[part])
         return np.asarray(rows)
-
-
-def tag_source(example: Example, sources: Collection[str], source: str) -> Example:
-    """Marks an example with its source, so that the loss can be summed by source.
-
-    An example of a single source is returned as it is.
-    """
-    if len(sources) < 2:
-        return example
-    tags: dict[str, Any] = {f"{SOURCE}{name}": np.bool_(name == source) for name in sources}
-    return {**example, "targets": {**example["targets"], **tags}}
 
 
 def open_mixture(cfg: ExperimentConfig) -> Mixture:

@@ -17,14 +17,21 @@ import numpy as np
 from flaxformer_lite.config import ConfigError, ExperimentConfig, plugin_name
 from flaxformer_lite.config.rules import DATASET
 from flaxformer_lite.data import table
-from flaxformer_lite.data.corpus import Corpus, open_corpus, open_records
 from flaxformer_lite.data.epochs import endless_finder
 from flaxformer_lite.data.hub_dataset import list_splits
+from flaxformer_lite.data.interleaving import tag_source
 from flaxformer_lite.data.labelled import fingerprint_rows, open_labelled
-from flaxformer_lite.data.mixture import ConcatRecords, Mixture, open_mixture, tag_source
+from flaxformer_lite.data.mixture import Mixture, open_mixture
 from flaxformer_lite.data.padding import Buckets, Packer, columns_used, draw_batches, sides_of
 from flaxformer_lite.data.split import SPLITS
-from flaxformer_lite.data.text_rows import check_vocabulary, open_text_rows
+from flaxformer_lite.data.text_examples import (
+    Corpus,
+    check_vocabulary,
+    open_corpus,
+    open_records,
+    open_text_rows,
+)
+from flaxformer_lite.data.text_records import ConcatRecords
 from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.objectives.rows import Example
 from flaxformer_lite.objectives.tables.task import Task
@@ -47,8 +54,8 @@ class Dataset:
     fingerprint: str  # hash of text, tokenizer, objective and lengths
     corpus: Corpus | None = None  # None for dummy records, and for the rows of a table
     described: tuple[tuple[str, str], ...] = ()  # what a table holds, in words
-    # opens one of `objective.packings` of the training text; None: has one
-    packing: Callable[[int], Any] | None = None
+    # opens one of `objective.num_plans` of the training text; None: has one
+    open_plan: Callable[[int], Any] | None = None
     mixture: Mixture | None = None  # of several texts; None: there is one
 
     @property
@@ -203,8 +210,10 @@ class Dataset:
 
     def token_counts(self, examples: np.ndarray) -> np.ndarray:
         """Returns the number of tokens in each text of the given examples, [examples, texts]."""
+        if self.task.stored:
+            return self.records.text_lengths(examples, self.texts)
         if self.texts == 1:
-            return self.records.lengths[examples][:, None]
+            return self.records.sizes[examples, :1]
         features = self.records.features
         return np.asarray([self.task.token_counts(features[int(i)]) for i in examples])
 
@@ -214,6 +223,8 @@ class Dataset:
         if not self.objective.reads_tables:
             return 0
         records = self.records
+        if self.task.stored:
+            return self._texts()
         texts = 0
         for row in range(min(PROBED, len(records))):
             counts = self.task.token_counts(records.features[row])
@@ -227,6 +238,22 @@ class Dataset:
             texts = len(counts)
         return texts
 
+    def _texts(self) -> int:
+        if not self.task.ignores_padding:
+            return 0
+        length = self.records.length
+        texts = 0
+        for row in range(min(PROBED, self.num_examples)):
+            mask = self.example(row, 0, 0)["inputs"].get("attention_mask")
+            if mask is None or mask.shape[-1] != length:
+                return 0
+            texts = mask.size // length
+            last = (mask.reshape(texts, length) * np.arange(1, length + 1)).max(axis=1)
+            counts = self.records.text_lengths(np.array([row]), texts)[0]
+            if counts.shape != last.shape or (last > np.maximum(counts, 1)).any():
+                return 0
+        return texts
+
     def finder(self, seed: int) -> Callable[[int], tuple[Any, int]]:
         """Returns the function that finds example p of the endless stream.
 
@@ -234,9 +261,9 @@ class Dataset:
         """
         if self.mixture:
             return self.mixture.finder(seed)
-        if self.packing is None:
+        if self.open_plan is None:
             return endless_finder(lambda _: self.records, 1, seed)
-        return endless_finder(self.packing, self.objective.packings, seed)
+        return endless_finder(self.open_plan, self.objective.num_plans, seed)
 
     def example(self, row: int, seed: int, position: int, records: Any = None) -> Example:
         """Builds one example with a random generator seeded by (seed, position).
@@ -357,7 +384,7 @@ def open_dataset(
             cfg.train.epochs or cfg.train.steps * cfg.train.batch_size / len(text.splits["train"])
         )
     return Dataset(
-        split, objective, text.splits, text.fingerprint, text.corpus, packing=text.packing
+        split, objective, text.splits, text.fingerprint, text.corpus, open_plan=text.open_plan
     )
 
 

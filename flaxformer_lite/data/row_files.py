@@ -7,7 +7,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import columnar, stored, text_encoding
@@ -131,7 +131,18 @@ def _form_of(path: File, where: str, usual: str) -> _Form:
     )
 
 
-def _reader(lines: Iterable[str], form: _Form) -> "csv.Reader":
+class _CsvReader(Protocol):
+    """The reader of csv, whose class has no public name."""
+
+    @property
+    def line_num(self) -> int: ...
+
+    def __iter__(self) -> Iterator[list[str]]: ...
+
+    def __next__(self) -> list[str]: ...
+
+
+def _reader(lines: Iterable[str], form: _Form) -> _CsvReader:
     quoting: Literal[0, 3] = csv.QUOTE_NONE if form.unquoted else csv.QUOTE_MINIMAL
     # Python's own limit, 131,072 characters, is less than a long text.
     csv.field_size_limit(MOST_CHARACTERS)

@@ -42,10 +42,14 @@ class TokenStore:
     Attributes:
       splits: the numbers of the records of "train" and of "eval".
       counts: what the writers have counted, such as records that were cut.
+      folder: where its files are; None in memory.
     """
 
-    def __init__(self, columns: Mapping[str, "_Column"], description: Json):
+    def __init__(
+        self, columns: Mapping[str, "_Column"], description: Json, folder: Path | None = None
+    ):
         self._columns = columns
+        self.folder = folder
         self.splits = {name: range(*ends) for name, ends in description["splits"].items()}
         self.counts: dict[str, int] = description["counts"]
 
@@ -100,6 +104,7 @@ class StoreWriter:
         self.sizes = dict.fromkeys(SPLITS, 0)
         self.pieces: dict[tuple[str, str], _Growing] = {}
         self.lengths: dict[tuple[str, str], _Growing] = {}
+        self._begun: dict[tuple[str, str], int] = {}
         for split in SPLITS:
             for name, column in columns.items():
                 dtype = _stored_dtype(column, vocab_size)
@@ -115,23 +120,52 @@ class StoreWriter:
         """
         if not records:
             return
+        values: dict[str, np.ndarray] = {}
         lengths: dict[str, np.ndarray] = {}
         for name, column in self._columns.items():
             entries = _entries(records, name)
             if column.shape is None:
                 lengths[name] = np.fromiter(map(len, entries), np.int64, len(entries))
-            values = _joined(entries, name, column)
-            _check_dtype(values, name, self.pieces[split, name].dtype)
-            self.pieces[split, name].add(values)
-        for name, column in self._columns.items():
-            if column.like and (lengths[name] != lengths[column.like]).any():
-                raise ConfigError(f"column {name!r}: has other lengths than {column.like!r}.")
-            if (split, name) in self.lengths:
-                self.lengths[split, name].add(lengths[name])
+            values[name] = _joined(entries, name, column)
         unknown = {name for record in records for name in record} - set(self._columns)
         if unknown:
             raise ConfigError(f"column {min(unknown)!r}: is not declared in `stored`.")
-        self.sizes[split] += len(records)
+        self.append_joined(split, len(records), values, lengths)
+
+    def append_joined(
+        self,
+        split: str,
+        count: int,
+        values: Mapping[str, np.ndarray],
+        lengths: Mapping[str, np.ndarray],
+    ) -> None:
+        """Appends `count` records whose entries are joined along one axis, one array per column.
+
+        Args:
+          split: "train" or "eval".
+          count: number of records.
+          values: of each column.
+          lengths: of the entries of each column of any lengths, [count].
+        """
+        for name, column in self._columns.items():
+            if column.like and (lengths[name] != lengths[column.like]).any():
+                raise ConfigError(f"column {name!r}: has other lengths than {column.like!r}.")
+            _check_dtype(values[name], name, self.pieces[split, name].dtype)
+            self.pieces[split, name].add(values[name])
+            if (split, name) in self.lengths:
+                sizes = np.array(lengths[name], np.int64)
+                sizes[:1] += self._begun.pop((split, name), 0)
+                self.lengths[split, name].add(sizes)
+        self.sizes[split] += count
+
+    def begin_entry(self, split: str, name: str, values: np.ndarray) -> None:
+        """Appends values to an entry that the next record of the split will end.
+
+        So an entry may be larger than memory.
+        """
+        _check_dtype(values, name, self.pieces[split, name].dtype)
+        self.pieces[split, name].add(values)
+        self._begun[split, name] = self._begun.get((split, name), 0) + len(values)
 
     def count(self, name: str, number: int = 1) -> None:
         """Counts something that the store's user reports."""
@@ -194,7 +228,13 @@ def build_store(
     for part in parts:
         part.write(writer)
     sources = [_source_of(writer)]
-    arrays = {key: np.concatenate([*chunks]) for key, chunks in _arrays(columns, sources).items()}
+    arrays = {}
+    for (name, what), chunks in _arrays(columns, sources).items():
+        # The first has no entries, as a store may have none.
+        first = np.zeros(0, np.int64)
+        if what == "values":
+            first = np.zeros(0, _stored_dtype(columns[name], vocab_size))
+        arrays[name, what] = np.concatenate([first, *chunks])
     for name, column in columns.items():
         if column.dtype == "key":
             arrays[name, "values"] = _number(arrays[name, "values"])
@@ -221,7 +261,7 @@ def map_store(folder: Path) -> TokenStore:
                 dtype, start, count = stored[what]
                 size = np.dtype(dtype).itemsize * count
                 arrays[name, what] = content[start : start + size].view(dtype)
-    return TokenStore(_columns_of(columns, arrays), description)
+    return TokenStore(_columns_of(columns, arrays), description, folder)
 
 
 class _Column(NamedTuple):
@@ -381,7 +421,7 @@ def _write_files(
             if what == "values":
                 dtype = _stored_dtype(columns[name], vocab_size)
             if what == "values" and columns[name].dtype == "key" and numbers_keys:
-                chunks = [_number(np.concatenate([*chunks]))]
+                chunks = [_number(np.concatenate([np.zeros(0, dtype), *chunks]))]
                 dtype = np.dtype(np.int32)
             count = 0
             for chunk in chunks:

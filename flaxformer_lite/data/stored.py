@@ -169,7 +169,7 @@ def _blocks(rows: Iterable[TableRow]) -> Iterator[list[TableRow]]:
     size = 0
     for row in rows:
         block.append(row)
-        size += _count_characters(row)
+        size += count_characters(row)
         if len(block) == BLOCK or size >= BLOCK_SIZE:
             yield block
             block = []
@@ -178,14 +178,14 @@ def _blocks(rows: Iterable[TableRow]) -> Iterator[list[TableRow]]:
         yield block
 
 
-def _count_characters(value: object) -> int:
+def count_characters(value: object) -> int:
     """Returns about how many characters a value has as JSON."""
     if isinstance(value, (str, bytes)):
         return len(value)
     if isinstance(value, dict):
-        return sum(map(_count_characters, value.values()))
+        return sum(map(count_characters, value.values()))
     if isinstance(value, (list, tuple)):
-        return sum(map(_count_characters, value))
+        return sum(map(count_characters, value))
     return 8
 
 

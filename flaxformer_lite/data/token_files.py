@@ -4,10 +4,10 @@ A plain file holds uint16, or uint32 where the vocabulary has more than 65,536 t
 end with the end-of-text id, as in `.npy`; Megatron's index says where they end.
 """
 
-import itertools
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -49,61 +49,59 @@ def index_of(path: File) -> File | None:
     return index if index.is_file() else None
 
 
-def copy(
-    files: tuple[File, ...], known: Tokenizer, fraction: float, where: str, folder: Path
-) -> None:
-    """Copies ids into train.bin and eval.bin with their offsets.
+class Run(NamedTuple):
+    """Neighboring tokens of one document.
 
-    Each document is followed by one end-of-text id. The end of the last file is held out: about
-    `fraction` of all tokens, from the beginning of a document if one begins between half and twice
-    as many tokens from the end.
+    Attributes:
+      split: "train" or "eval".
+      file: number of the file.
+      token: the index of the first token in the file.
+      ids: the tokens; of a document's last run, with an end-of-text id.
+      is_last: whether the document ends with them, or its part of the split.
+    """
+
+    split: str
+    file: int
+    token: int
+    ids: np.ndarray
+    is_last: bool
+
+
+def read_runs(
+    files: tuple[File, ...], known: Tokenizer, fraction: float, where: str
+) -> Iterator[Run]:
+    """Yields the documents of files in runs of at most CHUNK tokens.
+
+    The end of the last file is held out: about `fraction` of all tokens, from the beginning of a
+    document if one begins between half and twice as many tokens from the end.
 
     Args:
       files: those to read, in order.
       known: the tokenizer that wrote the ids.
       fraction: share of the tokens to hold out.
       where: the field and value to name in errors.
-      folder: where the files are written.
 
     Raises:
       ConfigError: a file is damaged, or has ids that the tokenizer lacks.
     """
-    parts, begins, ends = _open_all(files, known, where)
-    border = _border(ends, int(begins[-1]), fraction)
-    if not 0 < border < begins[-1] and 0 < fraction < 1:
+    parts = [_open(path, known, f"{where}: {path.name}") for path in files]
+    begins = np.cumsum([0, *(len(ids) for ids, _ in parts)])
+    all_ends = []
+    for begin, (_, ends) in zip(begins[:-1], parts, strict=True):
+        all_ends.append(begin + ends)
+    total = int(begins[-1])
+    border = _border(np.concatenate(all_ends), total, fraction)
+    if not 0 < border < total and 0 < fraction < 1:
         raise ConfigError(f"{where}: too few tokens to hold out {fraction:.0%} of them; give more.")
-    with progress.read_progress("copying tokens", int(begins[-1])) as advance:
-        for name, low, high in (("train", 0, border), ("eval", border, int(begins[-1]))):
-            with (
-                (folder / f"{name}.bin").open("wb") as file,
-                (folder / f"{name}.offsets").open("wb") as offsets,
-            ):
-                offsets.write(np.int64(0).tobytes())
-                at = 0
-                for piece, closes in _pieces(parts, begins, low, high):
-                    ids = np.asarray(piece)
-                    _check(ids, known, where)
-                    if closes and ids[-1] != known.eos_id:
-                        ids = np.append(ids, known.eos_id)
-                    file.write(ids.astype(known_dtype(known)).tobytes())
-                    at += len(ids)
-                    if closes:
-                        offsets.write(np.int64(at).tobytes())
-                    advance(len(piece))
-
-
-def training_begins(
-    files: tuple[File, ...], known: Tokenizer, fraction: float, where: str
-) -> Iterator[tuple[int, int, int]]:
-    """Yields where each training document begins: its file number, the token there, and 0.
-
-    The 0 stands for the bytes of text, which token files do not have.
-    """
-    _, begins, ends = _open_all(files, known, where)
-    at = np.concatenate([[0], ends[:-1]])
-    at = at[at < _border(ends, int(begins[-1]), fraction)]
-    file = np.searchsorted(begins, at, side="right") - 1
-    return zip(file.tolist(), (at - begins[file]).tolist(), itertools.repeat(0))
+    with progress.read_progress("copying tokens", total) as advance:
+        for split, low, high in (("train", 0, border), ("eval", border, total)):
+            for file, token, piece, is_last in _pieces(parts, begins, low, high):
+                ids = np.asarray(piece)
+                _check(ids, known, where)
+                if is_last and ids[-1] != known.eos_id:
+                    ids = np.append(ids, known.eos_id)
+                yield Run(split, file, token, ids, is_last)
+                advance(len(piece))
 
 
 def known_dtype(known: Tokenizer) -> type:
@@ -111,29 +109,14 @@ def known_dtype(known: Tokenizer) -> type:
     return np.uint16 if known.vocab_size <= 1 << 16 else np.uint32
 
 
-def _open_all(
-    files: tuple[File, ...], known: Tokenizer, where: str
-) -> tuple[list[TokenFile], np.ndarray, np.ndarray]:
-    """Opens the files.
-
-    Returns them, where each begins among all tokens, and where each document ends there.
-    """
-    parts = [_open(path, known, f"{where}: {path.name}") for path in files]
-    begins = np.cumsum([0, *(len(ids) for ids, _ in parts)])
-    ends = []
-    for begin, (_, ends_of_part) in zip(begins[:-1], parts, strict=True):
-        ends.append(begin + ends_of_part)
-    return parts, begins, np.concatenate(ends)
-
-
 def _pieces(
     parts: list[TokenFile], begins: np.ndarray, low: int, high: int
-) -> Iterator[tuple[np.ndarray, bool]]:
+) -> Iterator[tuple[int, int, np.ndarray, bool]]:
     """Yields tokens low .. high - 1 of all files in runs of at most CHUNK.
 
-    With each run comes whether it ends a document.
+    With each run come the number of its file, its place there, and whether it ends a document.
     """
-    for begin, (ids, ends) in zip(begins[:-1], parts, strict=True):
+    for file, (begin, (ids, ends)) in enumerate(zip(begins[:-1], parts, strict=True)):
         at = max(low - int(begin), 0)
         stop = min(high - int(begin), len(ids))
         for end in ends[np.searchsorted(ends, at, side="right") :]:
@@ -142,7 +125,7 @@ def _pieces(
             until = min(int(end), stop)
             while at < until:
                 to = min(at + CHUNK, until)
-                yield ids[at:to], to == until
+                yield file, at, ids[at:to], to == until
                 at = to
 
 

@@ -1,7 +1,7 @@
 """Text generation: greedy, sampled or by beam search, returned as a whole or streamed."""
 
 import collections
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, overload
 
 import flax
@@ -305,19 +305,25 @@ def run_task(
     task: GenerationTask,
     draft: Draft | None = None,
     scores: bool = True,
+    read: Callable[[jax.Array], np.ndarray] = np.asarray,
 ) -> Generation:
-    """Writes the continuations of a prepared call of `generate` without beams."""
+    """Writes the continuations of a prepared call of `generate` without beams.
+
+    Args:
+      read: reads an array of the devices.
+    """
     states = _states(model, params, task, draft, scores, task.max_new)
     # Only the last state may be read: each donates its arrays to the next.
     state = collections.deque(states, maxlen=1).pop()
-    stop = task.columns + int(np.asarray(state.lengths_B).max())
-    sequences = np.asarray(state.tokens_BS)[:, task.columns - task.prompt.width : stop]
+    lengths = read(state.lengths_B)
+    stop = task.columns + int(lengths.max())
+    sequences = read(state.tokens_BS)[:, task.columns - task.prompt.width : stop]
     logprobs = reads = None
-    if scores:
-        logprobs = np.asarray(state.logprobs_BS)[:, task.columns : stop]
+    if scores and state.logprobs_BS is not None:
+        logprobs = read(state.logprobs_BS)[:, task.columns : stop]
     if state.reads_B is not None:
-        reads = np.asarray(state.reads_B)
-    return Generation(sequences, np.asarray(state.lengths_B), logprobs, reads=reads)
+        reads = read(state.reads_B)
+    return Generation(sequences, lengths, logprobs, reads=reads)
 
 
 def _search(model: Generator, params: Params, task: GenerationTask) -> Generation:

@@ -5,7 +5,7 @@ All derive from `Objective`.
 
 from flaxformer_lite.objectives.auxiliary_model import AuxiliaryModel
 from flaxformer_lite.objectives.base import Metric, Objective
-from flaxformer_lite.objectives.packing import Packing
+from flaxformer_lite.objectives.row_plans import RowPlan
 from flaxformer_lite.objectives.sums import LossSums
 from flaxformer_lite.objectives.tables.task import Column, Labelled, Task
 from flaxformer_lite.objectives.text.text_objective import TextObjective
@@ -17,7 +17,7 @@ __all__ = [
     "LossSums",
     "Metric",
     "Objective",
-    "Packing",
+    "RowPlan",
     "Task",
     "TextObjective",
 ]

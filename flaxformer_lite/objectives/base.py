@@ -19,8 +19,9 @@ those in this folder:
 """
 
 import abc
+import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
@@ -32,8 +33,8 @@ import numpy as np
 from flaxformer_lite.config import ConfigError, ModelConfig, Record
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.auxiliary_model import AuxiliaryModel
-from flaxformer_lite.objectives.packing import Packing, take_beginnings
-from flaxformer_lite.objectives.rows import Example, TableRecords, Tokenizer
+from flaxformer_lite.objectives.row_plans import RowPlan, take_beginnings
+from flaxformer_lite.objectives.rows import Example, Tokenizer
 from flaxformer_lite.objectives.sums import BY_SOURCE, LossSums, divide_or_empty
 from flaxformer_lite.objectives.tables.breakdown import Breakdown
 from flaxformer_lite.types import Arrays, Batch, Predictions
@@ -84,59 +85,23 @@ class Writer(Protocol):
     ) -> list[list[int]]: ...
 
 
-class Drawn(NamedTuple):
-    """A continuation that a model has drawn.
+class StepTools(NamedTuple):
+    """What a run lets the step of an objective do, besides training.
 
     Attributes:
-      ids: int32 [n], its tokens, with the stop token if it has one.
-      log_probs: float32 [n], their log-probabilities under the model as it drew them.
+      save_record: keeps a record of a step, as JSON with its "step"; lines for each of its rows,
+        under "shown", are printed by `steps`.
+      load_record: returns the record of a step that the run has taken before, or {}.
+      show_notice: shows a line.
+      time_section: returns the context of a part of the time (runs/report/clock.py).
+      share_values: gives a JSON value to all processes; returns the values of all, in their order.
     """
 
-    ids: np.ndarray
-    log_probs: np.ndarray
-
-
-class PresentModel(Protocol):
-    """The model with the weights before a step, for `Objective.collect`."""
-
-    @property
-    def dtype(self) -> str:
-        """The dtype of its computations."""
-        ...
-
-    def draw(
-        self,
-        prompts: Sequence[np.ndarray],
-        *,
-        samples: int,
-        width: int,
-        max_new_tokens: int,
-        temperature: float,
-        eos_token_id: tuple[int, ...],
-    ) -> list[Drawn]:
-        """Draws `samples` continuations of each prompt, which are neighbors."""
-        ...
-
-    def predict(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns `Objective.predictions` for the batch with these inputs, without dropout."""
-        ...
-
-
-class Collected(NamedTuple):
-    """The additions of an objective to a batch before its step.
-
-    Attributes:
-      batch: "inputs" and "targets", arrays [B, ...] by name, in place of those of `make_example`.
-      metrics: numbers for the record of the step.
-      record: what the workdir keeps of the step, as JSON; with the keys "written", and "rewards" by
-        their names, which must be the same for the same "written" if the step is run again.
-      details: what is added to the record where `replay` shows the step, too large to be kept.
-    """
-
-    batch: dict[str, dict[str, np.ndarray]]
-    metrics: dict[str, float]
-    record: Json
-    details: Json
+    save_record: Callable[[Json], None] = lambda record: None
+    load_record: Callable[[int], Json] = lambda step: {}
+    show_notice: Callable[[str], None] = lambda line: None
+    time_section: Callable[[str], contextlib.AbstractContextManager] = contextlib.nullcontext
+    share_values: Callable[[Json], list[Json]] = lambda value: [value]
 
 
 class Metric(NamedTuple):
@@ -190,14 +155,11 @@ class Objective(Record, abc.ABC):
       written_rows: number of held-out examples for which each evaluation calls `write`.
       reference: name of the prediction of the initial weights that is kept with each example
         (`LabelledRecords.reference`); "" for none.
-      packings: number of different packings of a text, which epochs use in turn; 1 if all epochs
+      num_plans: number of different plans of a text, which epochs use in turn; 1 if all epochs
         have the same rows.
       new_head: whether a directory of `train.init_from` may lack the head, which is then
         initialized at random.
       reads_tables: whether its examples are rows of a table, as in a `Task`, instead of text.
-      collects: whether each batch of training is completed by `collect` before its step, with the
-        weights that the step begins with. Its examples then have the inputs `example`, the number
-        of the example, and `update`, that of the update of its batch, from 0; [] int32.
       adopts: fields that are filled in if the config leaves them empty: `template` (the chat
         template) and `pooling` (of sentence vectors) from the directory of `train.init_from`,
         `labels` from the data. The workdir keeps their values for runs that continue.
@@ -209,10 +171,9 @@ class Objective(Record, abc.ABC):
     needs: ClassVar[tuple[str, ...]] = ()
     shown: ClassVar[tuple[Metric, ...]] = (LOSS,)
     reference: ClassVar[str] = ""
-    packings: ClassVar[int] = 1
+    num_plans: ClassVar[int] = 1
     new_head: ClassVar[bool] = False
     reads_tables: ClassVar[bool] = False
-    collects: ClassVar[bool] = False
     adopts: ClassVar[tuple[str, ...]] = ()
 
     @property
@@ -221,7 +182,7 @@ class Objective(Record, abc.ABC):
 
     @property
     def updates_per_step(self) -> int:
-        """The number of updates that a step makes of its batch; 1 unless the class `collects`."""
+        """The number of updates that a step makes of its batch."""
         return 1
 
     @property
@@ -313,14 +274,14 @@ class Objective(Record, abc.ABC):
         """
         return length, 0
 
-    def pack(
+    def plan_rows(
         self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Tokenizer
-    ) -> Packing:
+    ) -> RowPlan:
         """Plans which pieces of documents form each row.
 
         By default each document is a row, cut at `length`. A large text is packed in several calls,
-        each for a range of its documents. If `packings` is not 1, the method is also called with
-        `shift`, a float in [0, 1) that differs between packings, and is 0 for held-out text and the
+        each for a range of its documents. If `num_plans` is not 1, the method is also called with
+        `shift`, a float in [0, 1) that differs between plans, and is 0 for held-out text and the
         first epoch.
 
         Args:
@@ -436,49 +397,6 @@ class Objective(Record, abc.ABC):
         """
         return {}
 
-    def collect(
-        self, model: PresentModel, records: TableRecords, examples: np.ndarray
-    ) -> Collected:
-        """Completes a batch of training before its step, if the class `collects`.
-
-        Args:
-          model: the model with the weights that the step begins with.
-          records: the training records.
-          examples: [B] int, the numbers of the batch's examples.
-
-        Raises:
-          ConfigError: the batch cannot be completed, which ends the run with the message.
-        """
-        raise NotImplementedError
-
-    def rehearse(self, records: TableRecords) -> None:
-        """Tries what `collect` calls on an example, before anything is compiled.
-
-        Raises:
-          ConfigError: it cannot work.
-        """
-
-    def check_first_update(self, metrics: Mapping[str, float], dtype: str) -> None:
-        """Checks the metrics of the first update of a completed batch.
-
-        Args:
-          metrics: the results of `metrics`.
-          dtype: of the model's computations.
-
-        Raises:
-          ConfigError: they cannot be right, which ends the run with the message.
-        """
-        return
-
-    def show_collected(self, record: Json, row: int) -> list[str]:
-        """Returns lines that show a row of the `record` of a completed batch.
-
-        Args:
-          record: with `details` if the step has been run again; {} if it has not been taken.
-          row: the number of the row in the batch.
-        """
-        return []
-
     def show_written(
         self, predictions: Predictions, examples: np.ndarray, data: Dataset
     ) -> list[tuple[str, str]]:
@@ -488,6 +406,21 @@ class Objective(Record, abc.ABC):
           predictions, examples, data: as in `scores`.
         """
         return []
+
+    def make_stepper(self, experiment: Any, tools: StepTools) -> Callable | None:
+        """Returns the step of a run, (state, batch) -> (state, metrics).
+
+        Its attribute `ahead` may say how many steps are sent to the devices before a result is
+        read, and its method `complete(state, batch)` prepare a batch, as `replay` asks it to.
+
+        Args:
+          experiment: the run (runs/experiment.py), with its program and data.
+          tools: what the run lets a step do besides training.
+
+        Returns:
+          By default None, for the step of the program.
+        """
+        return None
 
     def published_fields(self) -> Json:
         """Returns what published weights record about the task: `labels`, fields of config.json."""

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from flaxformer_lite.text.special_tokens import Frame, Framed, FramedSpans, Spans
+from flaxformer_lite.text.special_tokens import Frame, Spans
 
 # {"inputs": ..., "targets": ...}; a batch's are stacked
 Example = dict[str, dict[str, np.ndarray]]
@@ -52,7 +52,7 @@ class Tokenizer(Protocol):
 
 
 class Records(Protocol):
-    """Protocol of the rows, of a text (data/corpus.py) or a table, that examples are made from."""
+    """Protocol of the rows of a text (data/text_records.py) or a table, as examples need them."""
 
     @property
     def tokenizer(self) -> Tokenizer: ...
@@ -96,10 +96,48 @@ class ReadTable(Protocol):
     def rows(self) -> Sequence[Mapping[str, object]]: ...
 
 
-class TableRecords(Records, Protocol):
-    """The examples of a table's rows (data/encoded_rows.py), and what tasks encode them with.
+class Encoder(Protocol):
+    """What tasks encode rows with (data/encoded_rows.py).
 
     `frame` joins texts without special tokens to rows with them: their `token_ids`, or `spans`.
+    """
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def frame(self) -> Frame: ...
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def target_length(self) -> int: ...
+
+    @property
+    def skeleton(self) -> str: ...
+
+    def token_ids(self, texts: Sequence[str]) -> list[list[int]]: ...
+
+    def spans(self, texts: Sequence[str]) -> list[Spans]: ...
+
+    def conversations(
+        self, template: str, chats: Sequence[dict[str, Any]], learn: str
+    ) -> Sequence[tuple[np.ndarray, np.ndarray, np.ndarray, int | None]]: ...
+
+    def keys(self, texts: Sequence[str]) -> np.ndarray:
+        """Returns a number of each text, [N] uint64, which equal texts have in common."""
+        ...
+
+    def has(self, role: str) -> bool:
+        """Returns whether any row of the table has a value for this role."""
+        ...
+
+
+class TableRecords(Records, Protocol):
+    """The records of a table's rows (data/encoded_rows.py), of which examples are made.
+
+    An example is one record, or in training several neighbors that share a row.
     """
 
     @property
@@ -129,7 +167,25 @@ class TableRecords(Records, Protocol):
     @property
     def first(self) -> int: ...
 
-    def column(self, *place: int) -> np.ndarray: ...
+    def record(self, example: int) -> Record:
+        """Returns the record of an example, or the first of several."""
+        ...
+
+    def pieces(self, example: int) -> list[Record]:
+        """Returns all records of an example."""
+        ...
+
+    def table_row(self, example: int) -> tuple[Mapping[str, Any], int]:
+        """Returns the row of an example's first record by role, and its number from 0."""
+        ...
+
+    def column(self, *name: Any) -> np.ndarray:
+        """Returns the entries of all records in a column, [records, *shape]."""
+        ...
+
+    def lengths(self, name: str) -> np.ndarray:
+        """Returns the lengths of all records' entries in a column, [records] int32."""
+        ...
 
     def token_ids(self, texts: Sequence[str]) -> Sequence[list[int]]: ...
 
@@ -207,20 +263,27 @@ def encoder_decoder(
     }
 
 
-def pad_row(row: Framed | FramedSpans, records: TableRecords) -> dict[str, np.ndarray]:
-    """Pads a row to the inputs of a model, each [T] int32.
+def pad_row(
+    ids: np.ndarray, records: TableRecords, second: int | np.ndarray | None = None
+) -> dict[str, np.ndarray]:
+    """Pads the ids of a row to the inputs of a model, each [T] int32.
 
     There are token types only where the frame has a second one.
+
+    Args:
+      ids: int32 [at most T].
+      records: has the length T and the padding id.
+      second: the column at which the second text begins; None without one.
     """
-    size = len(row.ids)
+    size = len(ids)
     # numpy.pad takes several times as long
-    ids = np.full(records.length, records.tokenizer.pad_id, row.ids.dtype)
-    ids[:size] = row.ids
-    mask = np.zeros_like(ids)
+    padded = np.full(records.length, records.tokenizer.pad_id, ids.dtype)
+    padded[:size] = ids
+    mask = np.zeros_like(padded)
     mask[:size] = 1
-    inputs = {"input_ids": ids, "attention_mask": mask}
+    inputs = {"input_ids": padded, "attention_mask": mask}
     if records.frame.second_type:
-        types = np.zeros_like(ids)
-        types[row.second : size] = records.frame.second_type
+        types = np.zeros_like(padded)
+        types[size if second is None else second : size] = records.frame.second_type
         inputs["token_type_ids"] = types
     return inputs

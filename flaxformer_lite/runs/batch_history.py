@@ -14,13 +14,12 @@ from flaxformer_lite import registry
 from flaxformer_lite.checkpoints import run_inputs, workdir
 from flaxformer_lite.config import ConfigError, ExperimentConfig
 from flaxformer_lite.data.pipeline import open_dataset
+from flaxformer_lite.data.places import TablePlaces, TextPlaces
 from flaxformer_lite.model_folder import find_run_config
 from flaxformer_lite.runs.experiment import RunData
-from flaxformer_lite.runs.provenance import TableOrigins, TextOrigins
 from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.runtime.progress import count_progress
 
-QUICK = 1 << 30  # most bytes of text that a run in progress looks through
 COUNTED = 1 << 12  # positions between two updates of the progress bar
 Row = tuple[Any, int]  # the records, and the number of a row in them
 
@@ -42,17 +41,14 @@ class BatchHistory:
         return self.data.finder(self.cfg.seed)
 
     @functools.cached_property
-    def _origins(self) -> dict[str, TextOrigins | TableOrigins]:
-        """The origins of rows by the name of their source; the name is empty outside a mixture."""
-        mixture = self.data.mixture
-        if mixture:
-            origins: dict[str, TextOrigins | TableOrigins] = {}
-            for name, rows in mixture.sources.items():
-                origins[name] = TextOrigins(self.cfg.data, rows.corpus)
-            return origins
+    def _places(self) -> dict[str, TextPlaces | TablePlaces]:
+        """The places of rows by the name of their source; the name is empty outside a mixture."""
+        if self.data.mixture:
+            sources = self.data.mixture.sources
+            return {name: TextPlaces(rows.corpus) for name, rows in sources.items()}
         if self.data.corpus is not None:
-            return {"": TextOrigins(self.cfg.data, self.data.corpus)}
-        return {"": TableOrigins(self.cfg.data)}
+            return {"": TextPlaces(self.data.corpus)}
+        return {"": TablePlaces(self.cfg.data)}
 
     def rows(self, step: int) -> list[Row]:
         """Returns the rows of a step's whole batch; steps count from 1.
@@ -69,17 +65,13 @@ class BatchHistory:
     def places(self, step: int) -> list[list[str]]:
         """Returns the files and lines of each row of a step."""
         return [
-            self._origins[_source(records)].places(records, row) for records, row in self.rows(step)
+            self._places[_source(records)].places(records, row) for records, row in self.rows(step)
         ]
 
     def named(self, step: int) -> list[str]:
-        """Returns the places of each row of a step as one text.
-
-        [] if that would take long, or the data is gone.
-        """
-        if sum(origins.size for origins in self._origins.values()) <= QUICK:
-            with contextlib.suppress(OSError, ConfigError):
-                return [", ".join(places) for places in self.places(step)]
+        """Returns the places of each row of a step as one text; [] if the data is gone."""
+        with contextlib.suppress(OSError, ConfigError):
+            return [", ".join(places) for places in self.places(step)]
         return []
 
     def texts(self, step: int) -> list[str]:
@@ -89,7 +81,7 @@ class BatchHistory:
     def saw(self, wanted: str, last: int) -> Iterator[tuple[int, int]]:
         """Yields the steps up to `last`, and the rows in their batches, that held a document.
 
-        For what `wanted` may be, see `rows` in runs/provenance.py.
+        For what `wanted` may be, see `TextPlaces.rows`.
         """
         size = self.cfg.train.batch_size
         find = self._find
@@ -99,10 +91,10 @@ class BatchHistory:
         def matches(records: Any) -> frozenset[int]:
             name = _source(records)
             try:
-                return frozenset(self._origins[name].rows(records, wanted).tolist())
+                return frozenset(self._places[name].rows(records, wanted).tolist())
             except ConfigError:
                 missing.add(name)
-                if missing != set(self._origins):  # another source may have it
+                if missing != set(self._places):  # another source may have it
                     return frozenset()
                 if missing == {""}:
                     raise
@@ -121,7 +113,7 @@ class BatchHistory:
                     advance(COUNTED)
 
     def _text(self, records: Any, row: int) -> str:
-        if isinstance(self._origins[_source(records)], TableOrigins):
+        if isinstance(self._places[_source(records)], TablePlaces):
             return self.data.task.show(records, row)
         return " | ".join(records.tokenizer.decode(piece) for piece in records.row(row))
 

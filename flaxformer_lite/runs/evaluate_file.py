@@ -37,7 +37,7 @@ from flaxformer_lite.pretrained.sentences import (
     read_sentence_layers,
 )
 from flaxformer_lite.pretrained.tokenizer import read_plugin_tokenizer
-from flaxformer_lite.runs import packing
+from flaxformer_lite.runs import padding
 from flaxformer_lite.runtime.progress import count_progress
 from flaxformer_lite.text import tokenizer
 from flaxformer_lite.training import evaluate, program
@@ -81,11 +81,11 @@ class Trained(NamedTuple):
         """
         objective = data.objective
         size = min(self.cfg.train.batch_size, data.num_examples)
-        packs = not packing.packing_error(self.cfg.model, self.model, self.tokenizer.pad_id)
+        packs = not padding.packing_error(self.cfg.model, self.model, self.tokenizer.pad_id)
         packer: Packer | Buckets | None = None
         if packs and data.texts:
             packer = data.packer(size)
-        elif not packing.cutting_error(self.cfg.model, self.model, data.records.length):
+        elif not padding.cutting_error(self.cfg.model, self.model, data.records.length):
             packer = data.buckets(size)
         step = jax.jit(program.eval_step(self.cfg, Models(objective, self.model.tuned())))
         with count_progress("evaluating", data.num_examples) as advance:

@@ -99,7 +99,7 @@ class Experiment:
       train_data, eval_data: the training and held-out examples.
       create_state: creates the state before the first step.
       begin: restores the newest checkpoint, or creates a state (runs/start/begin.py).
-      name_rows: returns the file and line of each row of a step; [] if that would take long.
+      name_rows: returns the file and line of each row of a step; [] if the data is gone.
       packers: what packs or cuts the batches of "train_step" and "eval_step".
       base: the weights that are read at every start, and not saved; None if there are none.
       about_data: rows of the run's banner about its data.

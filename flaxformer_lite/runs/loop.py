@@ -14,19 +14,16 @@ from flaxformer_lite.checkpoints.mirror import Mirror
 from flaxformer_lite.checkpoints.run_inputs import write_inputs
 from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.objectives.base import Metric
+from flaxformer_lite.objectives.base import Metric, StepTools
 from flaxformer_lite.runs.best import Best, Selection
 from flaxformer_lite.runs.callbacks.callback import Callback
+from flaxformer_lite.runs.callbacks.ending import Finite, Interruption
 from flaxformer_lite.runs.callbacks.evaluation import Evaluation
-from flaxformer_lite.runs.callbacks.finite import Finite
-from flaxformer_lite.runs.callbacks.interruption import Interruption
+from flaxformer_lite.runs.callbacks.keeping import Saving, StepRecords, Upload
 from flaxformer_lite.runs.callbacks.profile import Profile
-from flaxformer_lite.runs.callbacks.records import Records
-from flaxformer_lite.runs.callbacks.saving import Saving
 from flaxformer_lite.runs.callbacks.spikes import Spikes, suspect_rows
 from flaxformer_lite.runs.callbacks.summary import Summary
 from flaxformer_lite.runs.callbacks.tracking import Tracking
-from flaxformer_lite.runs.callbacks.upload import Upload
 from flaxformer_lite.runs.callbacks.watchdog import Watchdog
 from flaxformer_lite.runs.experiment import Begin, Experiment
 from flaxformer_lite.runs.interrupt import Interrupt
@@ -39,8 +36,7 @@ from flaxformer_lite.runs.report.run_page import RunPage
 from flaxformer_lite.runs.report.terminal import Terminal
 from flaxformer_lite.runs.start import reference, resume
 from flaxformer_lite.runs.start.compiled_steps import compile_when_called
-from flaxformer_lite.runs.stepping import Stepper
-from flaxformer_lite.runs.trainer import AHEAD, Trainer
+from flaxformer_lite.runs.trainer import Trainer
 from flaxformer_lite.runtime.processes import Processes
 from flaxformer_lite.storage.lock import Lock
 
@@ -130,7 +126,7 @@ def train_experiment(
         followers = [
             *_loss_callbacks(experiment, files.place, checkpoints, reporting, group, begin.record),
             *_other_callbacks(experiment, files.mirror, last_step, reporting, group),
-            Records(cfg.train, _meter(experiment, reporting, begin.record), reporting),
+            StepRecords(cfg.train, _meter(experiment, reporting, begin.record), reporting),
             summary,
             Upload(files.mirror, files.lock, terminal),
         ]
@@ -143,7 +139,7 @@ def train_experiment(
         ]
         for callback in callbacks:
             stack.callback(callback.close)
-        trainer = _trainer(experiment, callbacks, reporting)
+        trainer = _trainer(experiment, callbacks, reporting, group)
         try:
             with (
                 terminal.training(begin.step),
@@ -333,17 +329,19 @@ def _deciding_callbacks(
 
 
 def _trainer(
-    experiment: Experiment, callbacks: Sequence[Callback], reporting: Reporting
+    experiment: Experiment,
+    callbacks: Sequence[Callback],
+    reporting: Reporting,
+    group: Processes,
 ) -> Trainer:
     recorder = reporting.recorder
-    stepper = Stepper(
-        experiment,
-        keep=recorder.add_collected,
-        kept=lambda step: recorder.dropped_collected.get(step, {}),
-        note=lambda line: reporting.terminal.note(f"notice: {line}"),
-        during=reporting.clock.during,
+    tools = StepTools(
+        save_record=recorder.add_collected,
+        load_record=lambda step: recorder.dropped_collected.get(step, {}),
+        show_notice=lambda line: reporting.terminal.note(f"notice: {line}"),
+        time_section=reporting.clock.during,
+        share_values=lambda value: group.coordinate("a step", value, list),
     )
-    ahead = AHEAD
-    if experiment.cfg.objective.collects:  # a batch is completed once the step before it has ended
-        ahead = 0
-    return Trainer(stepper, callbacks, reporting.clock, reporting.compiles, ahead)
+    stepper = experiment.cfg.objective.make_stepper(experiment, tools)
+    train_step = stepper or experiment.program.train_step
+    return Trainer(train_step, callbacks, reporting.clock, reporting.compiles)

@@ -70,8 +70,6 @@ def run(
         experiment = prepare_experiment(cfg)
         stored_steps = [int(at.name) for at in newest_first(mirror.folder, "checkpoints")]
         group.agree("data", data_facts(experiment, stored_steps))
-        if cfg.objective.collects:
-            experiment.cfg.objective.rehearse(experiment.train_data.records)
         files = RunFiles(place, mirror, lock)
         result = train_experiment(experiment, cfg, files, clock, group, interrupt or Interrupt())
         if group.first:

@@ -13,7 +13,9 @@ from flaxformer_lite.runs.report.clock import Clock, seconds_in_steps
 from flaxformer_lite.training.state import TrainState
 from flaxformer_lite.types import Batch
 
-AHEAD = 2  # so that neither the host nor the devices wait for the other
+# Steps dispatched before the host reads a result, so that neither the host nor the devices wait
+# for the other. A step that says otherwise has an attribute `ahead`.
+AHEAD = 2
 Metrics = Mapping[str, jax.Array | float]
 TrainStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 
@@ -26,7 +28,6 @@ class Trainer:
       callbacks: all that happens between steps: evaluations, checkpoints, records, messages.
       clock: measures the time in steps.
       compiles: counts compilations after the second step.
-      ahead: steps dispatched before the host reads a result.
 
     Attributes:
       done: the number of steps whose results are known.
@@ -38,13 +39,12 @@ class Trainer:
         callbacks: Sequence[Callback],
         clock: Clock,
         compiles: RecompileCounter,
-        ahead: int = AHEAD,
     ):
         self._train_step = train_step
         self._callbacks = callbacks
         self._clock = clock
         self._compiles = compiles
-        self._ahead = ahead
+        self._ahead: int = getattr(train_step, "ahead", AHEAD)
         self._in_flight: collections.deque[tuple[int, Metrics]] = collections.deque()
         self._ended: float | None = None  # seconds in steps at the end of the last step
         self.done = 0

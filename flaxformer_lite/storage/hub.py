@@ -7,18 +7,25 @@ HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE.
 
 import contextlib
 import glob
+import hashlib
 import logging
+import os
+import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from flaxformer_lite.config.rules import DATASET, HUB, is_model_place
-from flaxformer_lite.files.read import Json
+from flaxformer_lite.files.read import Json, quote_value
 from flaxformer_lite.storage.stores import StorageError, name_copy
 
 LOG = logging.getLogger("flaxformer_lite")
 LOGIN = "set HF_TOKEN, or log in: hf auth login"
 SERVER_ERROR = 500  # statuses from here on may pass
+COMMIT = re.compile("[0-9a-f]{40}")
+# What the library raises on an answer that lacks a field, or has one of another type.
+MALFORMED = (ValueError, TypeError, KeyError, AttributeError, AssertionError)
+BLOCK = 1 << 20  # bytes that are read at once
 OLD = ("model*.safetensors", "model.safetensors.index.json")  # replaced by a push
 
 
@@ -132,7 +139,12 @@ def open_snapshot(address: str) -> Snapshot:
             folder = Path(cached)
             names = [path.relative_to(folder).as_posix() for path in folder.rglob("*")]
             return Snapshot(address, folder.name, names, folder, error)
-    names = [sibling.rfilename for sibling in info.siblings or ()]
+        names = [sibling.rfilename for sibling in info.siblings or ()]
+        if not COMMIT.fullmatch(info.sha):
+            raise ValueError(f"a commit {quote_value(info.sha)}")
+        for file in names:
+            if PurePosixPath(file).is_absolute() or ".." in PurePosixPath(file).parts:
+                raise ValueError(f"a file {quote_value(file)}")
     return Snapshot(address, info.sha, names)
 
 
@@ -152,6 +164,8 @@ def warn_cached(snapshot: Snapshot) -> None:
 def download(snapshot: Snapshot, files: list[str], revision: str | None = None) -> Path:
     """Downloads files of a commit to the Hub's cache, unless they are there; returns their folder.
 
+    What is downloaded is compared with its digest, and removed if it differs.
+
     Args:
       snapshot: the commit.
       files: their names.
@@ -164,7 +178,14 @@ def download(snapshot: Snapshot, files: list[str], revision: str | None = None) 
     kind, name, _, _ = read_address(snapshot.address)
     folder = snapshot.cached
     if folder is None:
+        new = []
         with _explained(snapshot.address, library):
+            for file in files:
+                known = library.try_to_load_from_cache(
+                    name, file, repo_type=kind, revision=snapshot.commit
+                )
+                if not isinstance(known, str):
+                    new.append(file)
             downloaded = library.snapshot_download(
                 name,
                 repo_type=kind,
@@ -172,6 +193,8 @@ def download(snapshot: Snapshot, files: list[str], revision: str | None = None) 
                 allow_patterns=[glob.escape(file) for file in files],
             )
         folder = Path(downloaded)
+        for file in new:
+            _check_digest(folder / file, f"{snapshot.address}/{file}")
     elif not all((folder / file).is_file() for file in files):
         refuse_cached(snapshot)
     name_copy(folder, snapshot.address)
@@ -194,7 +217,7 @@ def check_push(address: str) -> None:
     """Refuses an address that nothing can be pushed to, before the work is done.
 
     Raises:
-      StorageError: it names a revision, or huggingface_hub is not installed.
+      StorageError: it names a revision, huggingface_hub is not installed, or HF_HUB_OFFLINE is set.
     """
     name_of(address)
     revision = read_address(address).revision
@@ -202,7 +225,8 @@ def check_push(address: str) -> None:
         raise StorageError(
             f"{address}: a push makes a new commit of the main branch; leave out @{revision}."
         )
-    _library(address)
+    if _library(address).constants.HF_HUB_OFFLINE:
+        raise StorageError(f"{address}: HF_HUB_OFFLINE forbids to push to it; unset it.")
 
 
 def push(folder: Path, address: str) -> str:
@@ -215,12 +239,12 @@ def push(folder: Path, address: str) -> str:
       The address of the commit.
 
     Raises:
-      StorageError: the token may not write there, or the Hub cannot be reached.
+      StorageError: the token may not write there, or the Hub cannot be reached or fails.
     """
     check_push(address)
     library = _library(address)
     name = name_of(address)
-    with _explained(address, library):
+    with _explained(address, library, "nothing was pushed; run the same command again"):
         api = library.HfApi()
         api.create_repo(name, exist_ok=True)
         kept = ["README.md"] if api.file_exists(name, "README.md") else None
@@ -248,14 +272,54 @@ def _library(address: str) -> Any:
     return huggingface_hub
 
 
+def _check_digest(file: Path, address: str) -> None:
+    """Removes a downloaded file whose content is not what the Hub has, and refuses it.
+
+    In the library's cache, a file of a commit is a link to one named by its digest: SHA-256, or
+    git's of small files. Servers that stand for the Hub may name other things, which say nothing.
+    """
+    if not file.is_symlink():  # on file systems without links
+        return
+    copy = file.parent / os.readlink(file)
+    with copy.open("rb") as content:
+        if re.fullmatch("[0-9a-f]{64}", copy.name):
+            found = hashlib.sha256()
+        elif re.fullmatch("[0-9a-f]{40}", copy.name):
+            found = hashlib.sha1(f"blob {copy.stat().st_size}\0".encode())
+        else:
+            return
+        while block := content.read(BLOCK):
+            found.update(block)
+    if found.hexdigest() == copy.name:
+        return
+    file.unlink()
+    copy.unlink()
+    raise StorageError(
+        f"{address}: what was downloaded has another digest than on the hub, {found.hexdigest()},"
+        f" not {copy.name}, and was removed; run the same command again."
+    )
+
+
 @contextlib.contextmanager
-def _explained(address: str, library: Any) -> Iterator[None]:
-    """Describes errors of the library in one sentence."""
+def _explained(
+    address: str,
+    library: Any,
+    otherwise: str = "its cache does not hold it; check the network and HF_ENDPOINT, or pass a"
+    " folder",
+) -> Iterator[None]:
+    """Describes errors of the library in one sentence.
+
+    Args:
+      address: of the repository.
+      library: huggingface_hub.
+      otherwise: what to do if the Hub fails.
+    """
     errors = library.errors
     kind, name, revision, _ = read_address(address)
-    page = f"{library.constants.ENDPOINT}/{name}"
+    endpoint = library.constants.ENDPOINT
+    page = f"{endpoint}/{name}"
     if kind == "dataset":
-        page = f"{library.constants.ENDPOINT}/datasets/{name}"
+        page = f"{endpoint}/datasets/{name}"
     try:
         yield
     except StorageError:
@@ -266,7 +330,7 @@ def _explained(address: str, library: Any) -> Iterator[None]:
         ) from None
     except errors.RepositoryNotFoundError:
         raise StorageError(
-            f"{address}: there is no such {kind} on {library.constants.ENDPOINT}, or it is private;"
+            f"{address}: there is no such {kind} on {endpoint}, or it is private;"
             f" check the name, and for a private one {LOGIN}."
         ) from None
     except errors.RevisionNotFoundError:
@@ -278,16 +342,32 @@ def _explained(address: str, library: Any) -> Iterator[None]:
             f"{address}: is not in {library.constants.HF_HUB_CACHE}, and HF_HUB_OFFLINE forbids to"
             f" download it; unset it, or download the {kind} where there is a network."
         ) from None
+    except errors.HFValidationError as error:  # a name that the Hub does not allow
+        raise StorageError(f"{address}: {_first_line(error)}") from None
     except (errors.HTTPError, OSError) as error:
         if _status(error) in (401, 403):
             raise StorageError(f"{address}: access is forbidden; {LOGIN}.") from None
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        if getattr(error, "filename", None):  # no answer, but a file on this machine
+            raise StorageError(
+                f"{address}: {error.filename} cannot be used ({error.strerror}); name another"
+                " folder for the cache with HF_HOME."
+            ) from None
+        failed = "cannot be reached"
+        if _status(error):
+            failed = "answers with an error"
         raise StorageError(
-            f"{address}: the hub cannot be reached ({reason}), and its cache does not hold the"
-            f" {kind}; check the network and HF_ENDPOINT, or pass a folder."
+            f"{address}: the hub {failed} ({_first_line(error)}), and {otherwise}."
         ) from None
-    except ValueError as error:  # a name that the Hub does not allow
-        raise StorageError(f"{address}: {str(error).splitlines()[0]}") from None
+    except MALFORMED as error:
+        raise StorageError(
+            f"{address}: {endpoint} does not answer as the hub does"
+            f" ({type(error).__name__}: {_first_line(error)}); check the network, which may ask for"
+            " a login, and HF_ENDPOINT."
+        ) from None
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def _status(error: Exception) -> int:

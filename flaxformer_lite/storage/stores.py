@@ -44,6 +44,7 @@ VARIABLES = {
 }
 FILES = {"gs": "~/.config/gcloud/application_default_credentials.json", "s3": "~/.aws"}
 VENDORS = {"gs": "Google", "s3": "Amazon|Xen"}  # older machines of Amazon say Xen
+FETCH = "fetch it again"  # in errors about damaged files
 VENDOR = Path("/sys/class/dmi/id/sys_vendor")
 _url_of_copy: dict[str, str] = {}  # the address that each local copy was downloaded from
 
@@ -63,15 +64,22 @@ def name_copy(folder: Path, url: str) -> None:
 
 
 def address_of(path: str | Path) -> str:
-    """Returns the address of an address or of a local copy; "" for other paths."""
-    if is_url(path):
-        return str(path)
-    return _url_of_copy.get(str(path), "")
+    """Returns the address in a store of an address or of a local copy; "" for other paths."""
+    url = _url_of_copy.get(str(path), str(path))
+    if is_url(url):
+        return url
+    return ""  # among them copies of the Hub's, which holds no checkpoints
 
 
 def restore_addresses(message: str) -> str:
-    """Replaces local cache paths in a message by their URLs."""
+    """Replaces local cache paths in a message by their URLs.
+
+    A damaged copy of a model on the Hub is named too, as it stays in the Hub's cache.
+    """
     for folder, url in _url_of_copy.items():
+        if folder in message and FETCH in message and url.startswith("hf://"):
+            repository = Path(folder).parents[1]  # above snapshots/COMMIT
+            message += f" Delete its copy first: {repository}"
         message = message.replace(folder, url)
     return message
 

@@ -103,9 +103,9 @@ def test_show_prints_what_a_run_reads_first(text, capsys):
 
 def test_tokenize_fills_the_cache_that_a_run_finds(text, tmp_path, capsys, monkeypatch):
     out = printed(capsys, "tokenize", *text)
-    (folder,) = (tmp_path / "cache").glob("tokens-*")
+    (folder,) = (tmp_path / "cache").glob("store-*")
     assert f"tokens, written: {folder}" in out and "MB/s" in out
-    monkeypatch.setattr(tokenizing, "write_tokens", None)
+    monkeypatch.setattr(tokenizing, "write_texts", None)
     assert "tokens, already in the cache: " in printed(capsys, "tokenize", *text)
 
 

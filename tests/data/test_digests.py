@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from flaxformer_lite.config import DataConfig
-from flaxformer_lite.data import digests, text
+from flaxformer_lite.data import digests, source
 from flaxformer_lite.data.table import read_table
 
 
@@ -20,8 +20,8 @@ def folder(tmp_path):
 
 def opened(folder):
     cfg = DataConfig(path=str(folder), cache=str(folder.parent / "cache"))
-    source = text.open_source(cfg, ("text",))
-    return source.fingerprint, source.size
+    found = source.open_source(cfg, ("text",))
+    return found.fingerprint, found.size
 
 
 def test_files_that_have_not_changed_are_not_read_again(folder, monkeypatch):
@@ -30,7 +30,7 @@ def test_files_that_have_not_changed_are_not_read_again(folder, monkeypatch):
     monkeypatch.setattr(digests, "SETTLED", 0)
     assert opened(folder) == due
     with monkeypatch.context() as patch:
-        patch.setattr(text.compressed, "reading", None)  # no file is opened
+        patch.setattr(source.compressed, "reading", None)  # no file is opened
         assert opened(folder) == due
     path = folder / "7.txt"
     times = path.stat().st_atime_ns, path.stat().st_mtime_ns

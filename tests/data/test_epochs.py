@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.data import epochs
-from flaxformer_lite.data.corpus import open_corpus
 from flaxformer_lite.data.pipeline import open_dataset
+from flaxformer_lite.data.text_examples import open_corpus
 from tests.marks import daily
 
 SIZES = 25, 27, 24
 
 
-@pytest.mark.parametrize("packings", [1, 2, 3])
-def test_each_row_of_each_packing_once_in_its_epochs(packings):
-    find = epochs.endless_finder(lambda number: range(SIZES[number]), packings, seed=3)
+@pytest.mark.parametrize("num_plans", [1, 2, 3])
+def test_each_row_of_each_packing_once_in_its_epochs(num_plans):
+    find = epochs.endless_finder(lambda number: range(SIZES[number]), num_plans, seed=3)
     position = 0
     orders = []
     for epoch in range(7):
-        size = SIZES[epoch % packings]
+        size = SIZES[epoch % num_plans]
         found = [find(position + place) for place in range(size)]
         assert {len(records) for records, _ in found} == {size}
         assert sorted(row for _, row in found) == list(range(size))
@@ -65,8 +65,8 @@ class Places:
     """Stands in for an objective: an example tells where the pieces of its row begin and how long
     they are."""
 
-    def __init__(self, packings):
-        self.packings = packings
+    def __init__(self, num_plans):
+        self.num_plans = num_plans
 
     def make_example(self, records, index, rng):
         pieces = slice(*records.first[index : index + 2])
@@ -81,7 +81,7 @@ def placed(cfg, steps, hosts=1, start=0, size=12):
     """Returns rows of an experiment's stream as tuples of (start, length), put together from those
     of several hosts."""
     data = open_dataset(cfg)
-    data = dataclasses.replace(data, objective=Places(data.objective.packings))
+    data = dataclasses.replace(data, objective=Places(data.objective.num_plans))
     own = [
         data.batches(batch_size=size, start_step=start, rows=r)
         for r in np.array_split(np.arange(size), hosts)
@@ -96,7 +96,7 @@ def placed(cfg, steps, hosts=1, start=0, size=12):
 
 def sizes(cfg, count):
     data = open_dataset(cfg)
-    return [len(data.packing(number)) for number in range(count)]
+    return [len(data.open_plan(number)) for number in range(count)]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Tables as the examples of a task."""
 
-from dataclasses import dataclass
-
 import jax
 import numpy as np
 import pytest
@@ -52,6 +50,12 @@ def baseline(task, splits):
     return task.baseline(data, task.fit_baseline(data))
 
 
+def is_mapped(records):
+    if records.store is not None:
+        return records.store.folder is not None
+    return isinstance(records.features, StoredFeatures)
+
+
 TEXTS = [f"row {i} of {'many ' * (i % 4)}" for i in range(40)]
 LISTS = [t.split() for t in TEXTS]
 STORED = {
@@ -87,10 +91,12 @@ def test_a_large_table_is_read_from_files_and_gives_the_same_examples(tmp_path, 
     skeleton = "encoder" if "encoder" in task.skeletons else task.skeletons[0]
     due, in_memory, said = opened(tmp_path, task, rows, skeleton=skeleton)
     print_of = labelled.fingerprint_rows
-    assert isinstance(in_memory["eval"].features, list)
+    assert not is_mapped(in_memory["eval"])
     beaten = baseline(due, in_memory)
     monkeypatch.setattr(table, "SMALL", 0)
     monkeypatch.setattr(encoded_rows, "CHUNK", 7)
+    monkeypatch.setattr(encoded_rows, "MAX_ROWS", 3)
+    monkeypatch.setattr(encoded_rows, "PART_ROWS", 7)
     for _ in range(2):
         fitted, mapped, told = opened(tmp_path, task, rows, skeleton=skeleton)
         assert fitted == due and told == said
@@ -102,7 +108,7 @@ def test_a_large_table_is_read_from_files_and_gives_the_same_examples(tmp_path, 
             for one, other in zip(examples(due, same), examples(due, records), strict=True):
                 assert one[0] == other[0] and one[1].dtype == other[1].dtype
                 assert np.array_equal(one[1], other[1]), one[0]
-        assert isinstance(mapped["eval"].features, StoredFeatures)
+        assert is_mapped(mapped["eval"])
         assert baseline(fitted, mapped) == beaten
         monkeypatch.setattr(type(task), "encode", None)  # nothing is encoded at the second start
 
@@ -128,7 +134,7 @@ def labelled_texts():
 
 def test_an_error_in_a_large_table_names_the_row_of_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr(table, "SMALL", 0)
-    monkeypatch.setattr(encoded_rows, "CHUNK", 4)
+    monkeypatch.setattr(encoded_rows, "MAX_ROWS", 4)
     rows = labelled_texts()
     rows[29]["text"] = 3.5
     with pytest.raises(ConfigError, match=r"rows.jsonl'?: row 30: text=3.5 is not a text"):
@@ -142,25 +148,6 @@ def test_half_a_character_is_refused_by_its_row_also_where_a_tokenizer_is_traine
         opened(tmp_path, Classification(), rows, tokenizer=TokenizerConfig(vocab_size=400))
 
 
-def test_a_task_that_wants_all_rows_at_once_gets_them(tmp_path, monkeypatch):
-    @dataclass(frozen=True, kw_only=True)
-    class Counts(Classification):
-        def encode(self, rows, reader):
-            made = super().encode(rows, reader)
-            return [[(one, len(rows))] for ((one, _),) in made]
-
-    monkeypatch.setattr(table, "SMALL", 0)
-    monkeypatch.setattr(encoded_rows, "CHUNK", 4)
-    path = write_rows(tmp_path / "rows.jsonl", labelled_texts())
-    root = str(tmp_path / "cache")
-    read = table.read_table(path, "here", root=root)
-    task = Counts(labels=("0", "1"))
-    values = labelled.by_role(task, read, "")
-    words = tokenizer.Bytes()
-    made = labelled.encode_rows(task, DataConfig(), read, values, words, "encoder", root=root)
-    assert made.column(1).tolist() == [40] * 40
-
-
 def test_the_same_bytes_are_other_rows_where_another_suffix_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(table, "SMALL", 0)
     lines = [f"tab {n}\t{'ab'[n % 2]}\t-,comma {n},{'ab'[n % 2]},-\n" for n in range(40)]
@@ -171,7 +158,7 @@ def test_the_same_bytes_are_other_rows_where_another_suffix_says_so(tmp_path, mo
         cfg = DataConfig(path=str(path), cache=str(tmp_path / "cache"), **options)
         train = open_labelled(cfg, Classification(), "encoder")[1]["train"]
         assert train.rows[0]["text"].startswith(due)
-        assert train.tokenizer.decode(train.features[0][0].ids).startswith(due)
+        assert train.tokenizer.decode(train.record(0)["ids"]).startswith(due)
 
 
 def test_examples_are_made_anew_where_code_that_they_depend_on_has_changed(tmp_path, monkeypatch):

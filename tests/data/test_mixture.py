@@ -93,7 +93,7 @@ def test_each_row_of_a_source_once_an_epoch_in_another_order(mixed):
         own = [row for source, _, row in stream if source == name]
         orders = []
         for epoch in itertools.count():
-            size = len(rows.packing(epoch % rows.packings))
+            size = len(rows.open_plan(epoch % rows.num_plans))
             if len(own) < size:
                 break
             assert sorted(own[:size]) == list(range(size))

@@ -155,7 +155,7 @@ def test_all_faults_of_a_file_are_one_message_and_spellings_can_be_folded(tmp_pa
         tmp_path, rows, Classification(fold_labels=True), held=held, drop_incomplete=True
     )
     assert task.labels == tuple(sorted([str(usual), "a", "b"]))
-    assert task.labels[records["eval"].features[0][1]] == str(usual)
+    assert task.labels[records["eval"].column("label")[0]] == str(usual)
     assert "differ only" not in warnings(described)
 
 
@@ -165,7 +165,7 @@ def test_tags_can_be_folded(tmp_path):
     with pytest.raises(ConfigError, match="fold_labels=True"):
         opened(tmp_path, rows, Tagging(), held=held)
     task, records, _ = opened(tmp_path, rows, Tagging(fold_labels=True), held=held)
-    assert task.labels == ("x", "y") and list(records["eval"].features[0].tag) == [0, 1]
+    assert task.labels == ("x", "y") and list(records["eval"].record(0)["tag"]) == [0, 1]
 
 
 def test_a_class_whose_only_row_is_held_out_is_explained(tmp_path):

@@ -131,6 +131,21 @@ def test_a_record_that_is_not_as_declared_is_refused(changes, message):
         build_store(COLUMNS, [part])
 
 
+def test_an_entry_larger_than_memory_is_appended_in_pieces():
+    columns = {"ids": StoredColumn("token"), "number": StoredColumn("int32", ())}
+
+    def write(writer):
+        for number in range(3):
+            for ids in np.split(np.arange(9), 3)[:number]:
+                writer.begin_entry("train", "ids", ids)
+            writer.append("train", [{"ids": np.arange(number), "number": number}] * 2)
+
+    made = build_store(columns, [Part("0", write)])
+    assert made.lengths("ids").tolist() == [0, 0, 4, 1, 8, 2]
+    assert made[4]["ids"].tolist() == [0, 1, 2, 3, 4, 5, 0, 1]
+    assert made.values("number").tolist() == [0, 0, 1, 1, 2, 2]
+
+
 def test_what_a_killed_process_left_is_used_and_removed(tmp_path):
     made = parts(IN_PARTS)
     failing = [*made[:2], Part("2", lambda writer: 1 / 0), made[3]]
@@ -202,3 +217,10 @@ def test_a_damaged_store_is_written_again(tmp_path, capsys):
     path.write_bytes(content)
     check(open_store(str(tmp_path), "made", COLUMNS, parts()))
     assert "damaged, written again" in capsys.readouterr().err
+
+
+def test_a_store_may_have_no_records(tmp_path):
+    nothing = [Part("0", lambda writer: writer.append("train", []))]
+    for made in (build_store(COLUMNS, nothing), open_store(str(tmp_path), "a", COLUMNS, nothing)):
+        assert len(made) == 0 and made.values("box").shape == (0, 2, 2)
+        assert made.values("texts").dtype == np.int32 and made.offsets("ids").tolist() == [0]

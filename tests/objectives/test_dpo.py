@@ -51,7 +51,9 @@ def test_the_loss_of_a_batch_is_equation_7(smoothing):
     sums = task.loss(out, batch["targets"], chunks=3)
 
     by_model = functools.partial(log_prob, model, params)
-    now = np.asarray([[by_model(s.ids, s.answers) for s in pair] for pair in records.features])
+    now = np.asarray(
+        [[by_model(*side) for side in sides_of(records.record(i))] for i in range(len(records))]
+    )
     margin = 0.3 * ((now - start)[:, 0] - (now - start)[:, 1])
     right = np.log(1 / (1 + np.exp(-margin)))
     wrong = np.log(1 / (1 + np.exp(margin)))
@@ -69,17 +71,23 @@ def test_of_conversations_only_the_last_answer_counts():
     sides = {"chosen": [*before, answer("yes")], "rejected": [*before, answer("no")]}
     whole = {"prompt": None, **sides}
     split = {"prompt": before, "chosen": [answer("yes")], "rejected": "no"}
-    a, b = (tables.records(task, [row], length=160).features[0] for row in (whole, split))
+    a, b = (tables.records(task, [row], length=160).record(0) for row in (whole, split))
     jax.tree.map(np.testing.assert_array_equal, a, b)
-    assert [int(side.answers.sum()) for side in a] == [4, 3]
+    assert [int(answers.sum()) for _, answers in sides_of(a)] == [4, 3]
     assert task.prompt_and_reference(tables.records(task, [split], length=160), 0) == ("c", "yes")
 
 
 @pytest.mark.parametrize("text", ['[{"name": "a"}]', "[\n  {}\n]", "[{ ..."])
 def test_an_answer_may_be_json_of_its_own(text):
     row = {"prompt": "which", "chosen": text, "rejected": "none"}
-    chosen, _ = tables.records(Dpo(), [row], length=160).features[0]
-    assert int(chosen.answers.sum()) == len(text) + 1
+    (_, chosen), _ = sides_of(tables.records(Dpo(), [row], length=160).record(0))
+    assert int(chosen.sum()) == len(text) + 1
+
+
+def sides_of(record):
+    """The ids and answers of the chosen and of the rejected side."""
+    parts = (np.split(record[name], [record["second"]]) for name in ("ids", "answers"))
+    return list(zip(*parts, strict=True))
 
 
 def opened(tmp_path, rows, **how):

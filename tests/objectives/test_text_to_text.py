@@ -4,6 +4,7 @@ import sys
 import numpy as np
 import pytest
 
+from flaxformer_lite.data.encoded_rows import join_neighbors
 from flaxformer_lite.data.labelled import open_labelled
 from flaxformer_lite.models import bart, t5
 from flaxformer_lite.objectives.tables import scores
@@ -41,8 +42,8 @@ def test_a_pair_ends_with_the_end_token_and_the_decoder_reads_the_target_shifted
 
 def test_a_side_that_is_too_long_keeps_its_end_token_and_is_counted():
     records = tables.records(TextToText(), ROWS[:1], length=8, target_length=4)
-    pair = records.features[0][0]
-    assert pair.target.tolist() == [*ids("un "), EOS] and pair.cut == len("petit chat noir")
+    assert records.record(0)["target"].tolist() == [*ids("un "), EOS]
+    assert records.tokens_cut(0) == [len("petit chat noir")]
 
 
 def test_bart_starts_a_target_with_its_own_token_wherever_it_stands_in_a_row():
@@ -50,8 +51,7 @@ def test_bart_starts_a_target_with_its_own_token_wherever_it_stands_in_a_row():
     labels but the last."""
     task = TextToText()
     records = tables.records(task, ROWS, length=64, target_length=96)
-    packed = dataclasses.replace(records, features=task.join(records.features, records))
-    batch = tables.stack(task, packed)
+    batch = tables.stack(task, join_neighbors(records))
 
     class Reads:
         cfg = bart.config("base")

@@ -136,6 +136,11 @@ def test_the_seconds_of_a_step_are_without_pauses_and_unknown_of_the_first(monke
 def test_a_step_is_known_before_the_next_where_nothing_may_be_ahead(ahead, second):
     """A batch that is completed with the weights before its step waits for them anyway."""
     told = Told()
-    made = Trainer(lambda s, _: (s, {}), [told], Clock(), RecompileCounter(), ahead)
+
+    def train_step(state, batch):
+        return state, {}
+
+    train_step.ahead = ahead
+    made = Trainer(train_step, [told], Clock(), RecompileCounter())
     made.train(jax.numpy.int32(0), batches(9), start=0, last=3)
     assert told.order[:2] == ["begins 1", second]

@@ -1,5 +1,6 @@
 """Models on the Hugging Face Hub, against a stand-in on loopback."""
 
+import re
 import shutil
 
 import huggingface_hub.constants as constants
@@ -8,6 +9,7 @@ import pytest
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.checkpoints import resolve_path, run_inputs
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.data import hub_dataset
 from flaxformer_lite.model_details import load_tokenizer
 from flaxformer_lite.models import bert
 from flaxformer_lite.open_model import load_pretrained
@@ -95,6 +97,63 @@ def test_what_cannot_be_read_is_one_sentence(hub, folder, address, message):
     with pytest.raises(ConfigError, match=message):
         load_pretrained(address)
     assert not hub.downloaded()
+
+
+def test_a_file_that_is_no_json_is_named_with_its_copy(hub, folder, capsys):
+    hub.add("org/tiny", folder)
+    hub.models["org/tiny"]["config.json"] = b"<html>"
+    with pytest.raises(SystemExit):
+        main(["inspect", NAME])
+    said = capsys.readouterr().err
+    assert re.search(r"hf://org/tiny/config.json is not JSON .* first: .*/models--org--tiny", said)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"id": "org/tiny", "sha": "../../x", "siblings": []},
+        {"id": "org/tiny", "sha": stand_in.SHA, "siblings": [{"rfilename": "../../x.csv"}]},
+    ],
+)
+def test_an_answer_of_another_form_is_one_sentence(hub, answer):
+    for place in ("models/org/tiny", "datasets/org/tiny"):
+        hub.answers[f"GET /api/{place}"] = 200, answer
+    for read in (load_tokenizer, lambda _: hub_dataset.list_splits("hf://datasets/org/tiny")):
+        with pytest.raises(StorageError, match=r"does not answer as the hub does.*HF_ENDPOINT"):
+            read(NAME)
+
+
+def test_a_download_that_differs_from_its_digest_is_removed(hub, folder):
+    hub.add("org/tiny", folder)
+    hub.flipped.add("model.safetensors")
+    with pytest.raises(StorageError, match=r"model.safetensors: .* another digest .*was removed"):
+        load_pretrained(NAME)
+    hub.flipped.clear()
+    load_pretrained(NAME)
+
+
+def test_a_cache_that_cannot_be_written_is_named(hub, folder, tmp_path, monkeypatch):
+    hub.add("org/tiny", folder)
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "file" / "hub"))
+    with pytest.raises(StorageError, match=r"file.* cannot be used .Not a directory.*HF_HOME"):
+        load_pretrained(NAME)
+
+
+def test_a_push_that_fails_leaves_no_copy(hub, tmp_path, monkeypatch):
+    """Nor does one that was killed earlier."""
+    monkeypatch.setenv("FLAXFORMER_LITE_CACHE", str(tmp_path / "cache"))
+    killed = tmp_path / "cache" / ".push.0123456789abcdef.tmp"
+    killed.mkdir(parents=True)
+    hub.answers["POST /api/repos/create"] = 500, {}
+    failed = pytest.raises(StorageError, match=r"answers with an error \(.*500.*nothing was pushed")
+    with failed, resolve_path.new_place(NAME) as made:
+        (made / "config.json").write_text("{}")
+    hub.answers["POST /api/repos/create"] = 200, []
+    with pytest.raises(StorageError, match="does not answer as the hub does"):
+        push(made.parent, NAME)
+    assert not list((tmp_path / "cache").iterdir())
 
 
 def test_convert_pushes_a_model_with_its_card(hub, folder, capsys):

@@ -20,8 +20,8 @@ from flaxformer_lite.config import (
     fingerprint,
     to_config_dict,
 )
-from flaxformer_lite.data.corpus import open_corpus
 from flaxformer_lite.data.pipeline import open_dataset
+from flaxformer_lite.data.text_examples import open_corpus
 from flaxformer_lite.model_details import load_tokenizer
 from flaxformer_lite.models import gpt2
 from flaxformer_lite.objectives.tables.classification import Classification

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,8 +15,9 @@ from flaxformer_lite.checkpoints.frozen_base import read_base
 from flaxformer_lite.checkpoints.manager import Checkpoints
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json
+from flaxformer_lite.objectives.base import StepTools
 from flaxformer_lite.registry import Allowed
-from flaxformer_lite.runs import batch_history, packing
+from flaxformer_lite.runs import batch_history, padding
 from flaxformer_lite.runs.best import Best
 from flaxformer_lite.runs.experiment import Experiment
 from flaxformer_lite.runs.report import metrics
@@ -24,7 +25,7 @@ from flaxformer_lite.runs.report.meter import average_metrics
 from flaxformer_lite.runs.start import reference, resume
 from flaxformer_lite.runs.start.referenced_weights import complete_state
 from flaxformer_lite.runs.start.setup import prepare_experiment
-from flaxformer_lite.runs.stepping import Completed, Stepper
+from flaxformer_lite.runs.trainer import Metrics as StepMetrics, TrainStep
 from flaxformer_lite.training import program
 from flaxformer_lite.training.state import TrainState
 from flaxformer_lite.types import Batch
@@ -37,7 +38,9 @@ class ReplayPoint(NamedTuple):
 
     Attributes:
       state: the train state, which `take` donates.
-      completed: the batch, completed with the weights before the step if the objective does so.
+      batch: the batch, prepared with the weights before the step if the objective does so.
+      update: takes the step with this batch; donates the state.
+      shown: lines of each row that the objective shows of the batch; () if it shows none.
       step: the number of the step, from 1.
       start: the step of the checkpoint from which the run was repeated, or 0.
       values: the metrics of the steps since, by step.
@@ -46,15 +49,13 @@ class ReplayPoint(NamedTuple):
 
     experiment: Experiment
     state: TrainState
-    completed: Completed
+    batch: Batch
+    update: Callable[[TrainState], tuple[TrainState, StepMetrics]]
+    shown: Sequence[Sequence[str]]
     step: int
     start: int
     values: dict[int, Values]
     notices: list[str]
-
-    @property
-    def batch(self) -> Batch:
-        return self.completed.batch
 
 
 def before_step(folder: Path, step: int, *, allow_plugins: Allowed = False) -> ReplayPoint:
@@ -98,13 +99,24 @@ def before_step(folder: Path, step: int, *, allow_plugins: Allowed = False) -> R
     experiment = reference.attach(experiment, state, start, folder, writes=False)
     values: dict[int, Values] = {}
     kept = metrics.read_collected(folder, range(start + 1, step + 1))
-    stepper = Stepper(experiment, kept=lambda number: kept.get(number, {}), note=notices.append)
+    tools = StepTools(load_record=lambda number: kept.get(number, {}), show_notice=notices.append)
+    stepper = experiment.cfg.objective.make_stepper(experiment, tools)
+    train_step: TrainStep = stepper or experiment.program.train_step
     with contextlib.closing(experiment.train_batches(start)) as batches:
         for number in range(start + 1, step):
-            state, step_metrics = stepper(state, next(batches))
+            state, step_metrics = train_step(state, next(batches))
             values[number] = _floats(step_metrics)
-        completed = stepper.complete(state, next(batches))
-        return ReplayPoint(experiment, state, completed, step, start, values, notices)
+        batch = next(batches)
+        shown: Sequence[Sequence[str]] = ()
+        update = functools.partial(_take_step, train_step, batch)
+        complete = getattr(train_step, "complete", None)
+        take_completed = getattr(train_step, "update", None)
+        if complete and take_completed:
+            completed = complete(state, batch)
+            batch = completed.batch
+            shown = completed.shown
+            update = functools.partial(take_completed, completed=completed)
+        return ReplayPoint(experiment, state, batch, update, shown, step, start, values, notices)
 
 
 def row_losses(point: ReplayPoint) -> np.ndarray:
@@ -115,7 +127,7 @@ def row_losses(point: ReplayPoint) -> np.ndarray:
     def row_loss(row: Batch) -> jax.Array:
         return sums(point.state.params, jax.tree.map(lambda x: x[None], row))[0].mean()
 
-    batch = packing.unpacked(point.batch)  # only whole batches have rows to pack
+    batch = padding.unpacked(point.batch)  # only whole batches have rows to pack
     return np.asarray(jax.jit(functools.partial(jax.lax.map, row_loss))(batch))
 
 
@@ -124,7 +136,7 @@ def take(point: ReplayPoint) -> tuple[TrainState, Values]:
 
     `point.state` is donated, and cannot be used afterwards.
     """
-    state, step_metrics = Stepper(point.experiment).update(point.state, point.completed)
+    state, step_metrics = point.update(point.state)
     return state, _floats(step_metrics)
 
 
@@ -170,6 +182,12 @@ def save(point: ReplayPoint, state: TrainState, folder: Path) -> None:
     with Checkpoints(folder / "checkpoints", keep=1) as checkpoints:
         checkpoints.save(point.step, run.program.saved(state), meta)
     run_inputs.write_inputs(folder, run.cfg, run.train_data.tokenizer, run.train_data.fingerprint)
+
+
+def _take_step(
+    train_step: TrainStep, batch: Batch, state: TrainState
+) -> tuple[TrainState, StepMetrics]:
+    return train_step(state, batch)
 
 
 def _floats(step_metrics: Mapping[str, jax.Array | float]) -> Values:

@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> None:
     for row in np.argsort(-np.nan_to_num(losses, nan=np.inf), kind="stable"):
         print(f"{losses[row]:9.4f}  row {row}  {join_places(places[row])}")
         print(f"           {format_row(texts[row])}")
-        for line in cfg.objective.show_collected(point.completed.record, int(row)):
+        for line in point.shown[row] if point.shown else ():
             print(f"           {line}")
     if output:
         if not math.isfinite(values["param_norm"]):

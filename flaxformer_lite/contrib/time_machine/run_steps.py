@@ -24,12 +24,12 @@ def run(args: argparse.Namespace) -> None:
     if args.at is not None:
         places = history.places(args.at)
         texts = history.texts(args.at)
-        record = metrics.read_collected(folder, (args.at,)).get(args.at, {})
+        shown = metrics.read_collected(folder, (args.at,)).get(args.at, {}).get("shown", ())
         print(f"step {args.at} of {history.cfg.train.steps}: {len(texts)} rows")
         for number, text in enumerate(texts):
             print(f"row {number}  {join_places(places[number], full=args.full)}")
             print(f"    {format_row(text, full=args.full)}")
-            for line in history.cfg.objective.show_collected(record, number):
+            for line in shown[number] if shown else ():
                 print(f"    {line}")
     if args.document:
         last = batch_history.last_step(folder, history.cfg)

@@ -17,7 +17,7 @@ from flaxformer_lite.objectives.base import (
     Metric,
     Objective,
 )
-from flaxformer_lite.objectives.packing import Packing, cut_windows
+from flaxformer_lite.objectives.row_plans import RowPlan, cut_windows
 from flaxformer_lite.objectives.rows import CountedRecords, Example, TextRecords, Tokenizer
 from flaxformer_lite.objectives.sums import TOKENS, LossSums, Projected, by_source
 from flaxformer_lite.objectives.text.text_objective import label_counts
@@ -48,9 +48,9 @@ class WordWindows(Objective):
     skeletons = ("embedding",)
     shown = (Metric("loss", unit="nats per word and its noise"),)
 
-    def pack(
+    def plan_rows(
         self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Tokenizer
-    ) -> Packing:
+    ) -> RowPlan:
         return cut_windows(offsets, width=length, stride=length)
 
     @abc.abstractmethod

@@ -4,14 +4,14 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import Size
 from flaxformer_lite.files.read import Json, quote_value
-from flaxformer_lite.objectives.rows import TableRecords
+from flaxformer_lite.objectives.rows import Encoder, StoredColumn, TableRecords
 from flaxformer_lite.objectives.tables.task import Column, Row
 from flaxformer_lite.objectives.tables.writing import Limits, ScoredBy, WritingTask
 from flaxformer_lite.text.roles import ANSWERS, Messages
@@ -43,16 +43,14 @@ class Turns(NamedTuple):
       ids: int32 [T].
       answers: int32 [T], 1 for the tokens of answers, else 0.
       prompt: int32, the ids before the last answer.
-      end: the special token that ends a turn, or None.
-      row: the number of the row of the table.
+      end: the special token that ends a turn; -1 for none.
       cut: the number of tokens that were truncated.
     """
 
     ids: np.ndarray
     answers: np.ndarray
     prompt: np.ndarray
-    end: int | None
-    row: int
+    end: int
     cut: int
 
 
@@ -71,24 +69,31 @@ class ChatTask(WritingTask):
     answer_length: Size = 64
 
     skeletons = ("decoder",)
+    stored: ClassVar = {
+        "ids": StoredColumn("token"),
+        "answers": StoredColumn("int8", like="ids"),
+        "prompt": StoredColumn("token"),
+        "end": StoredColumn("int32", ()),
+    }
     adopts = ("template",)
     learn = "all"  # not annotated, so not a field here
 
     def published_fields(self) -> Json:
         return {"chat_template": self.template or PLAIN}
 
-    def turns(self, conversations: Sequence[Json], limit: int, reader: TableRecords) -> list[Turns]:
+    def turns(self, conversations: Sequence[Json], limit: int, encoder: Encoder) -> list[Turns]:
         """Tokenizes conversations.
 
         One that does not end with an answer ends with the prompt for it.
 
         A conversation that is too long loses its end, so its last answer may have no tokens.
         """
-        encoded = reader.conversations(self.template or PLAIN, conversations, self.learn)
+        encoded = encoder.conversations(self.template or PLAIN, conversations, self.learn)
         turns = []
-        for row, (ids, answers, prompt, end) in enumerate(encoded, start=reader.first):
+        for ids, answers, prompt, end in encoded:
             cut = max(0, len(ids) - limit)
-            turns.append(Turns(ids[:limit], answers[:limit], prompt, end, row, cut))
+            end_id = -1 if end is None else end
+            turns.append(Turns(ids[:limit], answers[:limit], prompt, end_id, cut))
         return turns
 
     def limits(self, records: TableRecords) -> Limits:
@@ -96,14 +101,11 @@ class ChatTask(WritingTask):
 
         These are end-of-text, and the token that the template ends turns with.
         """
-        ends = {records.tokenizer.eos_id, records.features[0][0].end} - {None}
+        ends = {records.tokenizer.eos_id, int(records.record(0)["end"])} - {-1}
         return {"max_new_tokens": self.answer_length, "eos_token_id": tuple(sorted(ends))}
 
     def prompt(self, records: TableRecords, example: int) -> np.ndarray:
-        return records.features[example][0].prompt
-
-    def costs(self, piece: Turns) -> tuple[int, ...]:
-        return (len(piece.ids),)
+        return records.record(example)["prompt"]
 
 
 def messages_of(value: Any, number: int, role: str) -> Messages:

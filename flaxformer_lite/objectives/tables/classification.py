@@ -29,7 +29,10 @@ from flaxformer_lite.objectives.base import (
 )
 from flaxformer_lite.objectives.rows import (
     ClassNames,
+    Encoder,
     Example,
+    Record,
+    StoredColumn,
     TableRecords,
     pad_row,
 )
@@ -53,7 +56,6 @@ from flaxformer_lite.objectives.tables.task import (
     parse_list,
     texts_of,
 )
-from flaxformer_lite.text.special_tokens import Framed
 from flaxformer_lite.types import Arrays, Predictions
 
 Kind = Annotated[str, OneOf(("single", "multiple", "number"))]
@@ -109,7 +111,6 @@ TEXTS = (
 
 
 Target = np.float32 | np.int32 | np.ndarray  # a number, a label, or whether each label is one
-Feature = tuple[Framed, Target]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +129,7 @@ class Classification(Labelled):
     class_weights: tuple[Positive, ...] = ()  # of the loss, in the order of the labels
 
     head = "sequence_classification"
-    chunked = True
+    ignores_padding = True
     columns: ClassVar[tuple[Column, ...]] = (
         Column("text", TEXTS),
         Column(
@@ -142,6 +143,15 @@ class Classification(Labelled):
         {"text": "a good day", "second": None, "label": "good"},
         {"text": "rain and more rain", "second": None, "label": "bad"},
     )
+
+    @property
+    def stored(self) -> Mapping[str, StoredColumn]:  # type: ignore[override]
+        label = StoredColumn("int32", ())
+        if self.kind == "number":
+            label = StoredColumn("float32", ())
+        if self.kind == "multiple":
+            label = StoredColumn("int32", (len(self.labels),))
+        return {"ids": StoredColumn("token"), "second": StoredColumn("int32", ()), "label": label}
 
     @property
     def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]
@@ -220,8 +230,8 @@ class Classification(Labelled):
             return super().remarks(records)
         remarks = super().remarks(records)
         classes = len(self.labels)
-        train_C = np.bincount(records["train"].column(1), minlength=classes)
-        eval_C = np.bincount(records["eval"].column(1), minlength=classes)
+        train_C = np.bincount(records["train"].column("label"), minlength=classes)
+        eval_C = np.bincount(records["eval"].column("label"), minlength=classes)
         few = []
         for label, train, held in zip(self.labels, train_C, eval_C, strict=True):
             if train < FEW:
@@ -232,25 +242,23 @@ class Classification(Labelled):
             remarks.append(f"labels of one row or none to train on: {named}{more}")
         return remarks
 
-    def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[Feature]]:
-        ids = [reader.token_ids(texts_of(rows, "text"))]
-        if reader.has("second"):
-            ids.append(reader.token_ids(texts_of(rows, "second")))
-        features = []
+    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Record]]:
+        ids = [encoder.token_ids(texts_of(rows, "text"))]
+        if encoder.has("second"):
+            ids.append(encoder.token_ids(texts_of(rows, "second")))
+        records = []
         target_of: dict[str, Target] = {}  # of a label, as most rows repeat one
         for i, (row, *texts) in enumerate(zip(rows, *ids, strict=True)):
-            tokens = reader.frame.join_ids(*texts, limit=reader.length)
+            tokens = encoder.frame.join_ids(*texts, limit=encoder.length)
             label = row["label"]
             if not isinstance(label, str):
-                features.append([(tokens, self._target(row, i))])
-                continue
-            if label not in target_of:
-                target_of[label] = self._target(row, i)
-            features.append([(tokens, target_of[label])])
-        return features
-
-    def token_counts(self, feature: Feature) -> tuple[int, ...]:
-        return (len(feature[0].ids),)
+                target = self._target(row, i)
+            else:
+                if label not in target_of:
+                    target_of[label] = self._target(row, i)
+                target = target_of[label]
+            records.append([{**tokens._asdict(), "label": target}])
+        return records
 
     def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids, attention_mask and, for pairs, token_type_ids, [T] int32.
@@ -258,12 +266,14 @@ class Classification(Labelled):
         Targets are `label`, [] int32 ([C] if `multiple`), or `number`, [] float32, with their
         weights, [] float32.
         """
-        row, target = records.features[index]
+        record = records.record(index)
+        target = record["label"]
         weight = np.float32(1)
         if self.kind == "single" and self.class_weights:
             weight = np.float32(self.class_weights[int(target)])  # what the mean divides by
         name = "number" if self.kind == "number" else "label"
-        return {"inputs": pad_row(row, records), "targets": {name: target, "weights": weight}}
+        inputs = pad_row(record["ids"], records, record["second"])
+        return {"inputs": inputs, "targets": {name: target, "weights": weight}}
 
     def outputs(self, model: nn.Module, inputs: Arrays) -> jax.Array:
         return model(**inputs).logits.astype(jnp.float32)
@@ -309,7 +319,7 @@ class Classification(Labelled):
         self, predictions: Predictions, examples: np.ndarray, data: Dataset
     ) -> dict[str, float]:
         logits_NC = predictions["logits"]
-        target = np.stack([data.records.features[i][1] for i in examples])
+        target = data.records.column("label")[examples]
         if self.kind == "number":
             return scores.compute_correlations(logits_NC[:, 0], target)
         if self.kind == "multiple":
@@ -322,7 +332,7 @@ class Classification(Labelled):
         """Returns the scores of each class, the confusion matrix, and the worst errors."""
         records = data.records
         logits_NC = predictions["logits"].astype(np.float64)
-        target = records.column(1)[examples]
+        target = records.column("label")[examples]
 
         def text(number: int) -> str:
             row = records.rows[records.row_of[examples[number]]]
@@ -398,7 +408,7 @@ class Classification(Labelled):
         It is the mean number, the labels that more than half of the rows have, or the most frequent
         class.
         """
-        train = data.splits["train"].column(1)
+        train = data.splits["train"].column("label")
         if self.kind == "number":
             return {"always": float(train.mean())}
         if self.kind == "multiple":
@@ -409,7 +419,7 @@ class Classification(Labelled):
         """Returns the held-out score of the constant prediction."""
         if fitted is None:
             return None
-        held = data.splits["eval"].column(1)
+        held = data.splits["eval"].column("label")
         always = fitted["always"]
         if self.kind == "number":
             return "always the mean", float(np.square(held - always).mean())
@@ -421,14 +431,15 @@ class Classification(Labelled):
         return "majority class of the training rows", float((held == always).mean())
 
     def show(self, records: TableRecords, index: int) -> str:
-        row, target = records.features[index]
+        target = records.record(index)["label"]
+        tokens = len(records.record(index)["ids"])
         if self.kind == "number":
             answer = f"{float(target):g}"
         elif self.kind == "multiple":
             answer = ", ".join(self.labels[i] for i in np.flatnonzero(target))
         else:
             answer = self.labels[target]
-        return f"{super().show(records, index)!r:.300} -> {answer} ({len(row.ids)} tokens)"
+        return f"{super().show(records, index)!r:.300} -> {answer} ({tokens} tokens)"
 
     def labels_in(self, row: Row, number: int) -> list:
         if self.kind == "number":

@@ -8,6 +8,7 @@ label smoothing is equation 3 of Mitchell 2023, "A note on DPO with noisy prefer
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import flax.linen as nn
 import jax
@@ -24,12 +25,18 @@ from flaxformer_lite.objectives.base import (
     Metric,
     score_metric,
 )
-from flaxformer_lite.objectives.rows import Example, TableRecords, fill_row
+from flaxformer_lite.objectives.rows import (
+    Encoder,
+    Example,
+    Record,
+    StoredColumn,
+    TableRecords,
+    fill_row,
+)
 from flaxformer_lite.objectives.sums import LossSums
 from flaxformer_lite.objectives.tables.chat import (
     VARIABLES,
     ChatTask,
-    Turns,
     asked_and_answered,
     check_known,
     messages_of,
@@ -61,7 +68,8 @@ class Dpo(ChatTask):
 
     learn = "last"
     reference = "log_probs"
-    chunked = True
+    # where the ids of the rejected side begin
+    stored: ClassVar = {**ChatTask.stored, "second": StoredColumn("int32", ())}
     columns = (
         Column("prompt", ("instruction", "question", "messages", "conversations"), optional=True),
         Column("chosen", ("preferred",), predicted=True),
@@ -83,19 +91,28 @@ class Dpo(ChatTask):
             shown += METRICS[self.scored_by]
         return shown
 
-    def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[tuple[Turns, ...]]]:
+    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Record]]:
         known = all(row[side] is not None for row in rows for side in SIDES)
         sides = []
         for side in SIDES:
             chats = []
             for number, row in enumerate(rows):
                 chats.append(variables_of(row, _messages(row, side, number), number))
-            sides.append(self.turns(chats, reader.length // 2, reader))
-        features = []
+            sides.append(self.turns(chats, encoder.length // 2, encoder))
+        records: list[list[Record]] = []
         for pair in zip(*sides, strict=True):
-            is_usable = not known or all(turns.answers.any() for turns in pair)
-            features.append([pair] if is_usable else [])
-        return features
+            if known and not all(turns.answers.any() for turns in pair):
+                records.append([])
+                continue
+            chosen, rejected = pair
+            joined = {
+                "ids": np.concatenate([chosen.ids, rejected.ids]),
+                "answers": np.concatenate([chosen.answers, rejected.answers]),
+                "second": len(chosen.ids),
+                "cut": chosen.cut + rejected.cut,
+            }
+            records.append([chosen._asdict() | joined])
+        return records
 
     def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids, segment_ids, labels, answers, [T] int32, reference, [2].
@@ -103,10 +120,11 @@ class Dpo(ChatTask):
         segment_ids are 1 for the chosen and 2 for the rejected side; answers likewise, else 0. The
         target is weights, [] float32.
         """
-        pair = records.features[index]
+        record = records.record(index)
         room = records.length + 1
-        ids, segments = fill_row([side.ids for side in pair], room, records.tokenizer.pad_id)
-        answers, _ = fill_row([side.answers for side in pair], room, 0)
+        pad = records.tokenizer.pad_id
+        ids, segments = fill_row(np.split(record["ids"], [record["second"]]), room, pad)
+        answers, _ = fill_row(_answers_of(record), room, 0)
         reference = np.zeros(2, np.float32)
         if records.reference is not None:
             reference = records.reference[index]
@@ -164,8 +182,9 @@ class Dpo(ChatTask):
         if data.records.reference is None:
             return None
         longer = []
-        for chosen, rejected in data.records.features:
-            longer.append(np.sign(chosen.answers.sum() - rejected.answers.sum()))
+        for example in range(len(data.records)):
+            chosen, rejected = _answers_of(data.records.record(example))
+            longer.append(np.sign(chosen.sum() - rejected.sum()))
         return "preferring the longer answer", float(np.mean(0.5 + 0.5 * np.asarray(longer)))
 
     def transient_logits(
@@ -174,8 +193,13 @@ class Dpo(ChatTask):
         return rows * -(-batch["inputs"]["labels"].shape[1] // chunks) * model.vocab_size
 
     def prompt_and_reference(self, records: TableRecords, example: int) -> tuple[str, str | None]:
-        number = records.features[example][0].row
-        return asked_and_answered(_messages(records.rows[number], "chosen", number))
+        row, number = records.table_row(example)
+        return asked_and_answered(_messages(row, "chosen", number))
+
+
+def _answers_of(record: Record) -> list[np.ndarray]:
+    """Returns which tokens of the chosen and of the rejected side are of its answer."""
+    return np.split(record["answers"], [record["second"]])
 
 
 def answer_log_probs(outputs: Answers, chunks: int) -> jax.Array:

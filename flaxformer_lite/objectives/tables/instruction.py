@@ -12,11 +12,17 @@ import numpy as np
 
 from flaxformer_lite.config.rules import NotNegative, OneOf, Probability
 from flaxformer_lite.files.read import quote_value
-from flaxformer_lite.objectives.rows import Example, TableRecords, fill_row, next_tokens
+from flaxformer_lite.objectives.rows import (
+    Encoder,
+    Example,
+    Record,
+    TableRecords,
+    fill_row,
+    next_tokens,
+)
 from flaxformer_lite.objectives.tables.chat import (
     VARIABLES,
     ChatTask,
-    Turns,
     asked_and_answered,
     check_known,
     messages_of,
@@ -44,7 +50,6 @@ class Instruction(ChatTask):
     z_loss: NotNegative = 0.0
     label_smoothing: Probability = 0.0
 
-    chunked = True
     begins = ("messages", "prompt")
     columns = (
         Column("messages", ("conversation", "conversations"), optional=True),
@@ -55,21 +60,21 @@ class Instruction(ChatTask):
     )
     sample = ({"messages": None, "prompt": "a question", "context": None, "response": "an answer"},)
 
-    def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[tuple[Turns]]]:
+    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Record]]:
         conversations = [_messages(row, number) for number, row in enumerate(rows)]
         chats = []
         for number, (row, messages) in enumerate(zip(rows, conversations, strict=True)):
             chats.append(variables_of(row, messages, number))
-        turns = self.turns(chats, reader.length, reader)
+        turns = self.turns(chats, encoder.length, encoder)
         unknown = [messages[-1]["role"] != ANSWERS for messages in conversations]
-        features = []
+        records: list[list[Record]] = []
         for turn, new in zip(turns, unknown, strict=True):
             is_usable = new or turn.answers.any()
-            features.append([(turn,)] if is_usable else [])
-        return features
+            records.append([turn._asdict()] if is_usable else [])
+        return records
 
-    def teaches(self, feature: tuple[Turns]) -> bool:
-        return bool(feature[0].answers.any())
+    def teaches(self, record: Record) -> bool:
+        return bool(record["answers"].any())
 
     def explain_untaught(self, rows: Iterable[Row]) -> str:
         roles: set[str] = set()
@@ -86,15 +91,14 @@ class Instruction(ChatTask):
 
         Targets are labels, [T] int32, and weights, [T], 1 for answers.
         """
-        pieces = records.features[index]
-        example = next_tokens([piece.ids for piece in pieces], records)
-        answers, _ = fill_row([piece.answers for piece in pieces], records.length + 1, 0)
+        pieces = records.pieces(index)
+        example = next_tokens([piece["ids"] for piece in pieces], records)
+        answers, _ = fill_row([piece["answers"] for piece in pieces], records.length + 1, 0)
         example["targets"]["weights"] *= answers[1:]
         return example
 
     def prompt_and_reference(self, records: TableRecords, example: int) -> tuple[str, str | None]:
-        number = records.features[example][0].row
-        return asked_and_answered(_messages(records.rows[number], number))
+        return asked_and_answered(_messages(*records.table_row(example)))
 
 
 def _messages(row: Row, number: int) -> Messages:

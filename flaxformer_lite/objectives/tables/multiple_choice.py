@@ -148,7 +148,9 @@ class MultipleChoice(Task):
         padding, with one token attended to.
         """
         chosen = records.features[index]
-        absent = {name: np.zeros_like(x) for name, x in pad_row(chosen.rows[0], records).items()}
+        absent = {
+            name: np.zeros_like(x) for name, x in pad_row(chosen.rows[0].ids, records).items()
+        }
         absent["input_ids"] += records.tokenizer.pad_id
         absent["attention_mask"][0] = 1  # a softmax over no tokens would be NaN
         rows = []
@@ -156,7 +158,7 @@ class MultipleChoice(Task):
             if row is None:
                 rows.append(absent)
             else:
-                rows.append(pad_row(row, records))
+                rows.append(pad_row(row.ids, records, row.second))
         inputs = jax.tree.map(lambda *choices: np.stack(choices), *rows)
         return {"inputs": inputs, "targets": {"label": chosen.label, "weights": np.float32(1)}}
 

@@ -121,7 +121,7 @@ class QuestionAnswering(Task):
             "end": np.int32(window.end),
             "weights": np.float32(1),
         }
-        return {"inputs": pad_row(window.row, records), "targets": targets}
+        return {"inputs": pad_row(window.row.ids, records, window.row.second), "targets": targets}
 
     def outputs(self, model: nn.Module, inputs: Arrays) -> Borders:
         output = model(**inputs)

@@ -6,7 +6,7 @@ Reference: Nogueira and Cho 2019 (arXiv:1901.04085).
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple, Self
+from typing import Annotated, ClassVar, Self
 
 import flax.linen as nn
 import jax
@@ -24,23 +24,22 @@ from flaxformer_lite.objectives.base import (
     Metric,
     score_metric,
 )
-from flaxformer_lite.objectives.rows import Example, TableRecords, Tokenizer, pad_row
+from flaxformer_lite.objectives.rows import (
+    Encoder,
+    Example,
+    Record,
+    StoredColumn,
+    TableRecords,
+    Tokenizer,
+    pad_row,
+)
 from flaxformer_lite.objectives.sums import LossSums, sum_weighted
 from flaxformer_lite.objectives.tables import retrieval
 from flaxformer_lite.objectives.tables.task import Column, Row, Task, number_of, texts_of
-from flaxformer_lite.text.special_tokens import Framed
 from flaxformer_lite.types import Arrays, Predictions
 
 Activation = Annotated[str, OneOf(("", *TORCH_ACTIVATIONS))]
 DEEPEST = 10  # passages of a query that mrr_10 and ndcg_10 read
-
-
-class Judged(NamedTuple):
-    """A query with a passage."""
-
-    row: Framed
-    label: np.float32
-    query: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +56,13 @@ class Reranking(Task):
     activation: Activation = ""
 
     head = "sequence_classification"
-    chunked = True
+    stored: ClassVar = {
+        "ids": StoredColumn("token"),
+        "second": StoredColumn("int32", ()),
+        "label": StoredColumn("float32", ()),
+        "query": StoredColumn("key", ()),
+    }
+    ignores_padding = True
     adopts = ("activation",)
     columns = (
         Column("query", ("question", "anchor", "sentence1", "text1")),
@@ -90,30 +95,26 @@ class Reranking(Task):
     def fit_model(self, model: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
         return dataclasses.replace(super().fit_model(model, tokenizer), num_labels=1)
 
-    def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[Judged]]:
+    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Record]]:
         queries = texts_of(rows, "query")
         passages = texts_of(rows, "passage")
-        different = list(dict.fromkeys(queries))
-        number = dict(zip(different, reader.number(different), strict=True))
-        pairs = zip(reader.token_ids(queries), reader.token_ids(passages), strict=True)
-        features = []
+        keys = encoder.keys(queries)
+        pairs = zip(encoder.token_ids(queries), encoder.token_ids(passages), strict=True)
+        records: list[list[Record]] = []
         for i, (query, passage) in enumerate(pairs):
-            joined = reader.frame.join_ids(query, passage, limit=reader.length)
-            features.append([Judged(joined, _label(rows[i], i), number[queries[i]])])
-        return features
-
-    def token_counts(self, feature: Judged) -> tuple[int, ...]:
-        return (len(feature.row.ids),)
+            joined = encoder.frame.join_ids(query, passage, limit=encoder.length)
+            records.append([{**joined._asdict(), "label": _label(rows[i], i), "query": keys[i]}])
+        return records
 
     def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids, attention_mask, for some encoders token_type_ids, [T] int32.
 
         Targets are label and weights, [] float32.
         """
-        row, label, _ = records.features[index]
+        record = records.record(index)
         return {
-            "inputs": pad_row(row, records),
-            "targets": {"label": label, "weights": np.float32(1)},
+            "inputs": pad_row(record["ids"], records, record["second"]),
+            "targets": {"label": record["label"], "weights": np.float32(1)},
         }
 
     def outputs(self, model: nn.Module, inputs: Arrays) -> jax.Array:
@@ -130,7 +131,9 @@ class Reranking(Task):
     def scores(
         self, predictions: Predictions, examples: np.ndarray, data: Dataset
     ) -> dict[str, float]:
-        return _scores(predictions["logits"], [data.records.features[i] for i in examples])
+        records = data.records
+        judged = (records.column(name)[examples] for name in ("label", "query"))
+        return _scores(predictions["logits"], *judged)
 
     def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
         """Returns for each row `prediction`; a sigmoid is the probability of an answer."""
@@ -143,20 +146,19 @@ class Reranking(Task):
         words = retrieval.words_of_rows(held.rows, "query", "passage")
         if words is None:
             return None
-        values = _scores(retrieval.cosines(*words), held.features)
+        values = _scores(retrieval.cosines(*words), held.column("label"), held.column("query"))
         return ("tf-idf", values["mrr"]) if values else None
 
     def show(self, records: TableRecords, index: int) -> str:
-        return f"{super().show(records, index)!r:.300} -> {float(records.features[index].label):g}"
+        label = float(records.column("label")[index])
+        return f"{super().show(records, index)!r:.300} -> {label:g}"
 
 
-def _scores(value_N: np.ndarray, judged: Sequence[Judged]) -> dict[str, float]:
+def _scores(value_N: np.ndarray, label_N: np.ndarray, query_N: np.ndarray) -> dict[str, float]:
     """Computes retrieval scores from the rank of each query's first relevant passage.
 
     Queries without one are left out; ties count against the passage.
     """
-    label_N = np.asarray([one.label for one in judged])
-    query_N = np.asarray([one.query for one in judged])
     is_right_N = label_N > 0.5
     first_ranks = []
     gains = []

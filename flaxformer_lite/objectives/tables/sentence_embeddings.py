@@ -226,7 +226,7 @@ class SentenceEmbeddings(Task):
         Targets are texts, [C] int32, and weights, [] float32; with `scores` also the score.
         """
         feature = records.features[index]
-        rows = [pad_row(row, records) for row in _with_anchor_for_absent(feature)]
+        rows = [pad_row(row.ids, records) for row in _with_anchor_for_absent(feature)]
         inputs = {}
         for name in ("input_ids", "attention_mask"):
             inputs[name] = np.stack([row[name] for row in rows])

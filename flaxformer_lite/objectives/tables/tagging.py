@@ -8,9 +8,9 @@ import collections
 import dataclasses
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import ClassVar, Self
 
 import flax.linen as nn
 import jax
@@ -28,7 +28,10 @@ from flaxformer_lite.objectives.base import (
 )
 from flaxformer_lite.objectives.rows import (
     ClassNames,
+    Encoder,
     Example,
+    Record,
+    StoredColumn,
     TableRecords,
     pad_row,
 )
@@ -60,16 +63,6 @@ F1 = score_metric("f1", "F1 of entities", form=".1%")
 ENTITIES = (F1, score_metric("precision", form=".1%"), score_metric("recall", form=".1%"), *PLAIN)
 
 
-class Tagged(NamedTuple):
-    """The words and tags of a text."""
-
-    row: FramedSpans  # its tokens
-    words: list[str]  # its words
-    # [W] int32, the column of each word's first piece; -1 if it was cut off or has none
-    first: np.ndarray
-    tag: np.ndarray  # [W] int32
-
-
 @dataclass(frozen=True, kw_only=True)
 class Tagging(Labelled):
     """Maximizes log P(tag | text) at the first piece of each word; other pieces have weight 0.
@@ -85,7 +78,13 @@ class Tagging(Labelled):
     usual: str = ""
 
     head = "token_classification"
-    chunked = True
+    stored: ClassVar = {
+        "ids": StoredColumn("token"),
+        # of each word, the column of its first piece; -1 if it was cut off or has none
+        "first": StoredColumn("int32"),
+        "tag": StoredColumn("int32", like="first"),
+    }
+    ignores_padding = True
     columns = (
         Column("tokens", ("words", "text", "sentence")),
         Column("tags", ("ner_tags", "pos_tags", "upos", "labels", "label"), predicted=True),
@@ -125,41 +124,39 @@ class Tagging(Labelled):
     def labels_in(self, row: Row, number: int) -> list:
         return _items(row["tags"], "tags", f"row {number + 1}", (str, int))
 
-    def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[Tagged]]:
+    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Record]]:
         words = []
         joined_words = []
         for i, row in enumerate(rows):
-            items = _items(row["tokens"], "tokens", f"row {i + 1}", (str,))
+            items = _words(row, i)
             words.append(items)
             joined_words.append(text_of({"tokens": " ".join(items)}, "tokens", i))
-        texts = reader.spans(joined_words)
-        made: list[list[Tagged]] = []
+        texts = encoder.spans(joined_words)
+        made: list[list[Record]] = []
         for number, (row, words_of_row, text) in enumerate(zip(rows, words, texts, strict=True)):
-            joined = reader.frame.join(text, limit=reader.length)
+            joined = encoder.frame.join(text, limit=encoder.length)
             tag = self._target(row, len(words_of_row), f"row {number + 1}")
-            examples = []
+            records: list[Record] = []
             if words_of_row:
                 first = first_pieces(joined, words_of_row)
-                examples.append(Tagged(joined, words_of_row, first, tag))
-            made.append(examples)
+                records.append({"ids": joined.ids, "first": first, "tag": tag, "cut": joined.cut})
+            made.append(records)
         return made
-
-    def token_counts(self, feature: Tagged) -> tuple[int, ...]:
-        return (len(feature.row.ids),)
 
     def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids, attention_mask, for some encoders token_type_ids, [T] int32.
 
         Targets are labels, [T] int32, and weights, [T] float32.
         """
-        tagged = records.features[index]
+        record = records.record(index)
+        first = record["first"]
         labels = np.zeros(records.length, np.int32)
         weights = np.zeros(records.length, np.float32)
-        kept = tagged.first >= 0
-        labels[tagged.first[kept]] = tagged.tag[kept]
-        weights[tagged.first[kept]] = 1
+        kept = first >= 0
+        labels[first[kept]] = record["tag"][kept]
+        weights[first[kept]] = 1
         return {
-            "inputs": pad_row(tagged.row, records),
+            "inputs": pad_row(record["ids"], records),
             "targets": {"labels": labels, "weights": weights},
         }
 
@@ -182,15 +179,16 @@ class Tagging(Labelled):
         self, predictions: Predictions, examples: np.ndarray, data: Dataset
     ) -> list[Breakdown]:
         """Returns scores per kind of entity, or per tag with a confusion matrix."""
-        tagged, predicted = self._compared(predictions, examples, data)
+        true, predicted = self._compared(predictions, examples, data)
         if self.has_entities:
-            by_kind = scores.entity_scores(*self._names(tagged, predicted))
+            by_kind = scores.entity_scores(*self._names(true, predicted))
             if not by_kind:
                 return []
             counts = np.asarray(list(by_kind.values())).T
             return [class_table(list(by_kind), class_scores(*counts), "entity")]
-        true = np.concatenate([example.tag for example in tagged])
-        counts_CC = confusion_matrix(np.concatenate(predicted), true, len(self.labels))
+        counts_CC = confusion_matrix(
+            np.concatenate(predicted), np.concatenate(true), len(self.labels)
+        )
         return confusion_tables(self.labels, counts_CC, "tag")
 
     def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
@@ -200,10 +198,11 @@ class Tagging(Labelled):
         prediction.
         """
         rows: list[Json] = [{"prediction": [], "words_cut": 0} for _ in records.rows]
-        examples = zip(records.row_of, records.features, predictions["tags"], strict=True)
-        for number, tagged, tags in examples:
-            names = [self.labels[i] for i in self._predicted(tagged, tags)]
-            rows[number] = {"prediction": names, "words_cut": int((tagged.first < 0).sum())}
+        for example, tags in enumerate(predictions["tags"]):
+            first = records.record(example)["first"]
+            names = [self.labels[i] for i in self._predicted(first, tags)]
+            number = records.row_of[example]
+            rows[number] = {"prediction": names, "words_cut": int((first < 0).sum())}
         for row, source in zip(rows, records.rows, strict=True):
             if isinstance(source["tokens"], str):
                 row["prediction"] = " ".join(row["prediction"])
@@ -212,9 +211,9 @@ class Tagging(Labelled):
     def fit_baseline(self, data: Dataset) -> Json:
         """Returns the overall most frequent tag, and the words whose most frequent tag differs."""
         seen: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
-        for tagged in data.splits["train"].features:
-            for word, tag in zip(tagged.words, tagged.tag.tolist(), strict=True):
-                seen[word][tag] += 1
+        for words, tag in _tagged_words(data.splits["train"]):
+            for word, number in zip(words, tag.tolist(), strict=True):
+                seen[word][number] += 1
         overall = sum(seen.values(), collections.Counter()).most_common(1)[0][0]
         best = {word: counts.most_common(1)[0][0] for word, counts in seen.items()}
         others = {word: tag for word, tag in best.items() if tag != overall}
@@ -224,58 +223,61 @@ class Tagging(Labelled):
         """Tags each word with its most frequent tag in training."""
         if fitted is None:
             return None
-        words = fitted["words"]
-        held = data.splits["eval"].features
+        best = fitted["words"]
+        true = []
         guess = []
-        for tagged in held:
-            tags = [words.get(word, fitted["overall"]) for word in tagged.words]
+        for words, tag in _tagged_words(data.splits["eval"]):
+            tags = [best.get(word, fitted["overall"]) for word in words]
+            true.append(tag)
             guess.append(np.asarray(tags))
-        return "most frequent tag of each word", self._scored(held, guess)[self.headline.name]
+        return "most frequent tag of each word", self._scored(true, guess)[self.headline.name]
 
     def show(self, records: TableRecords, index: int) -> str:
-        tagged = records.features[index]
+        record = records.record(index)
+        words = _words(*records.table_row(index))
         pairs = []
-        for word, tag in zip(tagged.words, tagged.tag, strict=True):
+        for word, tag in zip(words, record["tag"], strict=True):
             pairs.append(f"{word}/{self.labels[tag]}")
-        return f"{' '.join(pairs):.300} ({len(tagged.row.ids)} tokens)"
+        return f"{' '.join(pairs):.300} ({len(record['ids'])} tokens)"
 
-    def _predicted(self, tagged: Tagged, tags: np.ndarray) -> np.ndarray:
+    def _predicted(self, first: np.ndarray, tags: np.ndarray) -> np.ndarray:
         """Returns the tag of each word, [W], from the tags of all columns."""
         usual = self.usual or OUTSIDE
         unpredicted = 0
         if usual in self.labels:
             unpredicted = self.labels.index(usual)
-        return np.where(tagged.first >= 0, tags[tagged.first], unpredicted)
+        return np.where(first >= 0, tags[first], unpredicted)
 
     def _scored(
-        self, tagged: Sequence[Tagged], predicted: Sequence[np.ndarray]
+        self, true: Sequence[np.ndarray], predicted: Sequence[np.ndarray]
     ) -> dict[str, float]:
-        right = [example.tag == tags for example, tags in zip(tagged, predicted, strict=True)]
+        right = [tag == tags for tag, tags in zip(true, predicted, strict=True)]
         values = {"accuracy": float(np.concatenate(right).mean())}
         if self.has_entities:
-            values |= scores.entities(*self._names(tagged, predicted))
+            values |= scores.entities(*self._names(true, predicted))
         return values
 
     def _compared(
         self, predictions: Predictions, examples: np.ndarray, data: Dataset
-    ) -> tuple[list[Tagged], list[np.ndarray]]:
-        """Returns the examples, and the predicted tags of their words."""
-        tagged = [data.records.features[i] for i in examples]
-        columns = predictions["tags"]
+    ) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Returns the tags of the words of examples, and those that are predicted."""
+        true = []
         predicted = []
-        for example, tags in zip(tagged, columns, strict=True):
-            predicted.append(self._predicted(example, tags))
-        return tagged, predicted
+        for example, tags in zip(examples, predictions["tags"], strict=True):
+            record = data.records.record(int(example))
+            true.append(record["tag"])
+            predicted.append(self._predicted(record["first"], tags))
+        return true, predicted
 
     def _names(
-        self, tagged: Sequence[Tagged], predicted: Sequence[np.ndarray]
+        self, true: Sequence[np.ndarray], predicted: Sequence[np.ndarray]
     ) -> tuple[list[list[str]], list[list[str]]]:
         """Returns the names of the predicted and of the true tags, for each example."""
         predicted_names = []
         true_names = []
-        for example, tags in zip(tagged, predicted, strict=True):
+        for tag, tags in zip(true, predicted, strict=True):
             predicted_names.append([self.labels[i] for i in tags])
-            true_names.append([self.labels[i] for i in example.tag])
+            true_names.append([self.labels[i] for i in tag])
         return predicted_names, true_names
 
     def _target(self, row: Row, words: int, where: str) -> np.ndarray:
@@ -309,6 +311,20 @@ def first_pieces(row: FramedSpans, words: Sequence[str]) -> np.ndarray:
     first = np.full(len(words), -1, np.int32)
     first[words_with_pieces] = columns[inside][at]
     return first
+
+
+def _words(row: Row, number: int) -> list[str]:
+    return _items(row["tokens"], "tokens", f"row {number + 1}", (str,))
+
+
+def _tagged_words(records: TableRecords) -> Iterator[tuple[list[str], np.ndarray]]:
+    """Yields the words and tags of all records, in the order of the rows."""
+    example = 0
+    for number, row in enumerate(records.rows):
+        words = _words(row, number)
+        if words:
+            yield words, records.record(example)["tag"]
+            example += 1
 
 
 def _items(value: object, role: str, where: str, kinds: tuple[type, ...]) -> list:

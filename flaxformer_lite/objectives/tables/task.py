@@ -21,9 +21,12 @@ from flaxformer_lite.files.read import Json, quote_value
 from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.objectives.rows import (
     ClassNames,
+    Record,
+    StoredColumn,
     TableRecords,
     Tokenizer,
 )
+from flaxformer_lite.text.special_tokens import Framed
 from flaxformer_lite.types import Predictions
 
 Row = Mapping[str, Any]  # role -> value
@@ -86,6 +89,12 @@ class Task(Objective):
       chunked: whether `encode` may be called with a part of the rows at a time, as it is for large
         tables; numbers of rows that it keeps must then count from `reader.first`. A class that
         overrides `encode` says so itself.
+      stored: the columns of what `encode` returns, by name. A task that fits itself to the data may
+        have it as a property.
+      packed: whether neighboring training rows share an example while they fit.
+      ignores_padding: whether what the model computes of an example is the same without its
+        padding, so that batches are computed without it (data/padding.py). Each row of the inputs
+        is then a text, padded on the right: that of `ids`, or those that `text_lengths` counts.
     """
 
     missing: tuple[str, ...] = NULLS  # texts and labels that count as missing, beside empty ones
@@ -93,6 +102,9 @@ class Task(Objective):
     columns: ClassVar[tuple[Column, ...]] = ()
     begins: ClassVar[tuple[str, ...]] = ()
     chunked: ClassVar[bool] = False
+    stored: ClassVar[Mapping[str, StoredColumn]] = {}
+    ignores_padding: ClassVar[bool] = False
+    packed = False  # not annotated, so that it is a field only where a task has it as one
     sample: ClassVar[tuple[Row, ...]] = ()
     new_head = True
     reads_tables = True
@@ -182,6 +194,23 @@ class Task(Objective):
           ConfigError: a value cannot be used; names the row.
         """
 
+    def sizes(self, records: TableRecords) -> np.ndarray:
+        """Returns the tokens of each record, int32 [records, 1].
+
+        Those of a decoder side are a second column. By default they are the tokens of `ids`, or of
+        the longest of the texts that `text_lengths` counts.
+        """
+        if "text_lengths" in self.stored:
+            longest = np.zeros(len(records), np.int32)
+            values = records.column("text_lengths")
+            np.maximum.at(
+                longest, np.repeat(np.arange(len(records)), records.lengths("text_lengths")), values
+            )
+            return longest[:, None]
+        if "ids" in self.stored:
+            return records.lengths("ids")[:, None]
+        return np.full((len(records), 1), records.length, np.int32)
+
     def token_counts(self, feature: Any) -> tuple[int, ...]:
         """Returns the number of tokens in each text that the model reads for an example.
 
@@ -212,8 +241,8 @@ class Task(Objective):
             return (max(counts),)
         return (_longest(feature),)
 
-    def teaches(self, feature: Any) -> bool:
-        """Returns whether there is something to learn from an example, or only to predict."""
+    def teaches(self, record: Record) -> bool:
+        """Returns whether there is something to learn from a record, or only to predict."""
         return True
 
     def explain_untaught(self, rows: Iterable[Row]) -> str:
@@ -230,7 +259,12 @@ class Task(Objective):
 
     def show(self, records: TableRecords, index: int) -> str:
         """Describes an example: its decoded tokens, and its target."""
-        texts = records.frame.texts_of(records.features[index][0])
+        if self.stored:
+            record = records.record(index)
+            row = Framed(record["ids"], int(record.get("second", len(record["ids"]))), 0)
+        else:
+            row = records.features[index][0]
+        texts = records.frame.texts_of(row)
         return " | ".join(records.tokenizer.decode(ids) for ids in texts if ids.size)
 
 

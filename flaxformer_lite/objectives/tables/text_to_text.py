@@ -6,30 +6,22 @@ Reference: Raffel et al. 2020, "Exploring the Limits of Transfer Learning", sect
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar
 
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import NotNegative, Probability
-from flaxformer_lite.objectives.rows import Example, TableRecords, encoder_decoder
+from flaxformer_lite.objectives.rows import (
+    Encoder,
+    Example,
+    Record,
+    StoredColumn,
+    TableRecords,
+    encoder_decoder,
+)
 from flaxformer_lite.objectives.tables.task import Column, Row, text_of
 from flaxformer_lite.objectives.tables.writing import WritingTask
-
-
-class Pair(NamedTuple):
-    """A source and its target as tokens, and the row of the table that they come from.
-
-    Attributes:
-      source, target: int32 [T] and [U], with the special tokens of the tokenizer's template.
-      row: the number of the row.
-      cut: the number of tokens that were truncated.
-    """
-
-    source: np.ndarray
-    target: np.ndarray
-    row: int
-    cut: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +40,7 @@ class TextToText(WritingTask):
     label_smoothing: Probability = 0.0
 
     skeletons = ("encoder_decoder",)
-    chunked = True
+    stored: ClassVar = {"source": StoredColumn("token"), "target": StoredColumn("token")}
     columns = (
         Column("source", ("src", "document", "article", "text", "input", "translation")),
         Column("target", ("tgt", "summary", "highlights", "output", "translation"), predicted=True),
@@ -63,37 +55,36 @@ class TextToText(WritingTask):
         """Returns the row lengths; the decoder's defaults to the encoder's."""
         return length, target_length or length
 
-    def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[tuple[Pair]]]:
+    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Record]]:
         read = [_texts(row, number) for number, row in enumerate(rows)]
-        sources = reader.token_ids([self.prefix + source for source, _ in read])
-        targets = reader.token_ids([target or "" for _, target in read])
-        features = []
-        for number, (source_spans, target_spans) in enumerate(zip(sources, targets, strict=True)):
-            source = reader.frame.join_ids(source_spans, limit=reader.length)
-            target = reader.frame.join_ids(target_spans, limit=reader.target_length)
+        sources = encoder.token_ids([self.prefix + source for source, _ in read])
+        targets = encoder.token_ids([target or "" for _, target in read])
+        records: list[list[Record]] = []
+        for source_ids, target_ids in zip(sources, targets, strict=True):
+            source = encoder.frame.join_ids(source_ids, limit=encoder.length)
+            target = encoder.frame.join_ids(target_ids, limit=encoder.target_length)
             cut = source.cut + target.cut
-            features.append([(Pair(source.ids, target.ids, reader.first + number, cut),)])
-        return features
+            records.append([{"source": source.ids, "target": target.ids, "cut": cut}])
+        return records
 
-    def costs(self, piece: Pair) -> tuple[int, ...]:
-        return len(piece.source), len(piece.target)
+    def sizes(self, records: TableRecords) -> np.ndarray:
+        return np.stack([records.lengths(side) for side in ("source", "target")], axis=1)
 
     def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs (decoder_)input_ids and (decoder_)segment_ids, [T] and [U] int32.
 
         Targets are labels and weights, [U].
         """
-        pairs = records.features[index]
-        sources = [pair.source for pair in pairs]
-        targets = [pair.target for pair in pairs]
+        pairs = records.pieces(index)
+        sources = [pair["source"] for pair in pairs]
+        targets = [pair["target"] for pair in pairs]
         return encoder_decoder(sources, targets, records)
 
     def prompt(self, records: TableRecords, example: int) -> np.ndarray:
-        return records.features[example][0].source
+        return records.record(example)["source"]
 
     def prompt_and_reference(self, records: TableRecords, example: int) -> tuple[str, str | None]:
-        number = records.features[example][0].row
-        source, target = _texts(records.rows[number], number)
+        source, target = _texts(*records.table_row(example))
         return source, target
 
 

@@ -16,7 +16,7 @@ from flaxformer_lite.objectives.base import (
     Writer,
     score_metric,
 )
-from flaxformer_lite.objectives.packing import Packing, share_rows
+from flaxformer_lite.objectives.row_plans import RowPlan, share_rows
 from flaxformer_lite.objectives.rows import TableRecords
 from flaxformer_lite.objectives.tables import scores
 from flaxformer_lite.objectives.tables.task import Task
@@ -52,8 +52,7 @@ class Limits(TypedDict):
 class WritingTask(TextObjective, Task):
     """Base class of tasks that maximize the likelihood of a text and are judged by generated text.
 
-    A feature is a tuple of pieces, each made of one row of the table: one piece, or in training
-    with `packed` as many as fit. A piece has `cut`, the number of tokens that were too many.
+    An example is the record of one row of the table, or in training with `packed` as many as fit.
     """
 
     # or rouge, none: what each evaluation computes of texts that the model writes
@@ -98,7 +97,7 @@ class WritingTask(TextObjective, Task):
             features = [(piece,) for piece in pieces]
             costs = np.asarray([self.tokens(feature) for feature in features])
         count = np.arange(len(features) + 1)
-        plan = Packing(count[:-1], np.ones(len(features), np.int32), count[:-1], count)
+        plan = RowPlan(count[:-1], np.ones(len(features), np.int32), count[:-1], count)
         budgets = (records.length, records.target_length)
         first = share_rows(plan, costs.astype(np.int64), budgets[: costs.shape[1]]).first
         return JoinedFeatures(features, first)

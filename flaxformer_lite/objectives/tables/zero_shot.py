@@ -13,8 +13,8 @@ from scipy.special import expit, softmax
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.objectives.rows import TableRecords
-from flaxformer_lite.objectives.tables.classification import TEXTS, Classification, Feature
+from flaxformer_lite.objectives.rows import Encoder, Record, TableRecords
+from flaxformer_lite.objectives.tables.classification import TEXTS, Classification
 from flaxformer_lite.objectives.tables.task import Column, Row, texts_of
 from flaxformer_lite.types import Predictions
 
@@ -64,16 +64,16 @@ class ZeroShot(Classification):
             multi_label=multi_label,
         )
 
-    def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[Feature]]:
-        about = reader.token_ids([self.hypothesis.replace("{}", label) for label in self.labels])
-        features = []
-        for text in reader.token_ids(texts_of(rows, "text")):
-            of_row: list[Feature] = []
+    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Record]]:
+        about = encoder.token_ids([self.hypothesis.replace("{}", label) for label in self.labels])
+        records = []
+        for text in encoder.token_ids(texts_of(rows, "text")):
+            of_row: list[Record] = []
             for hypothesis in about:
-                tokens = reader.frame.join_ids(text, hypothesis, limit=reader.length, whole=1)
-                of_row.append((tokens, np.int32(0)))
-            features.append(of_row)
-        return features
+                tokens = encoder.frame.join_ids(text, hypothesis, limit=encoder.length, whole=1)
+                of_row.append({**tokens._asdict(), "label": np.int32(0)})
+            records.append(of_row)
+        return records
 
     def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
         """Returns for each row `prediction`, and `probability_LABEL` of each."""

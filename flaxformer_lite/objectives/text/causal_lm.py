@@ -10,7 +10,7 @@ from typing import Annotated
 import numpy as np
 
 from flaxformer_lite.config.rules import NotNegative, OneOf, Probability
-from flaxformer_lite.objectives.packing import PACKINGS, Packing, cut_windows
+from flaxformer_lite.objectives.row_plans import NUM_PLANS, RowPlan, cut_windows
 from flaxformer_lite.objectives.rows import Example, TextRecords, Tokenizer, next_tokens
 from flaxformer_lite.objectives.text.text_objective import TextObjective
 
@@ -33,9 +33,9 @@ class CausalLm(TextObjective):
     label_smoothing: Probability = 0.0
 
     skeletons = ("decoder",)
-    packings = PACKINGS
+    num_plans = NUM_PLANS
 
-    def pack(
+    def plan_rows(
         self,
         offsets: np.ndarray,
         length: int,
@@ -43,7 +43,7 @@ class CausalLm(TextObjective):
         tokenizer: Tokenizer,
         *,
         shift: float = 0.0,
-    ) -> Packing:
+    ) -> RowPlan:
         return cut_windows(offsets, width=length + 1, stride=length, shift=shift)
 
     def make_example(self, records: TextRecords, index: int, rng: np.random.Generator) -> Example:

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from flaxformer_lite.config.rules import ConfigError
-from flaxformer_lite.objectives.packing import PACKINGS, Packing, cut_documents, share_rows
+from flaxformer_lite.objectives.row_plans import NUM_PLANS, RowPlan, cut_documents, share_rows
 from flaxformer_lite.objectives.rows import Example, TextRecords, Tokenizer, encoder_decoder
 from flaxformer_lite.objectives.text.text_objective import TextObjective
 
@@ -25,7 +25,7 @@ class Denoising(TextObjective):
 
     needs = ("sentinel_ids",)
     skeletons = ("encoder_decoder",)
-    packings = PACKINGS
+    num_plans = NUM_PLANS
     # the way out if there are more spans than sentinels
     fewer_spans: ClassVar[str] = "shorten the rows"
 
@@ -69,7 +69,7 @@ class Denoising(TextObjective):
             raise ConfigError(f"{where}: too short to hide spans; must be at least {smallest}.")
         return tokens
 
-    def pack(
+    def plan_rows(
         self,
         offsets: np.ndarray,
         length: int,
@@ -77,7 +77,7 @@ class Denoising(TextObjective):
         tokenizer: Tokenizer,
         *,
         shift: float = 0.0,
-    ) -> Packing:
+    ) -> RowPlan:
         capacity = self.capacity(length, target_length)
         spans = self.sentinels(capacity)
         sentinels = len(tokenizer.sentinel_ids)

@@ -24,7 +24,7 @@ from flaxformer_lite.config.rules import (
 from flaxformer_lite.nn.functions.losses import DeferredLogits, SoftTargets
 from flaxformer_lite.objectives.auxiliary_model import AuxiliaryModel
 from flaxformer_lite.objectives.base import Metric
-from flaxformer_lite.objectives.packing import PACKINGS, Packing
+from flaxformer_lite.objectives.row_plans import NUM_PLANS, RowPlan
 from flaxformer_lite.objectives.rows import Example, TextRecords, Tokenizer
 from flaxformer_lite.objectives.sums import LossSums, token_loss
 from flaxformer_lite.objectives.text.causal_lm import CausalLm
@@ -64,7 +64,7 @@ class Distillation(TextObjective):
     z_loss: NotNegative = 0.0
     label_smoothing: Probability = 0.0
 
-    packings = PACKINGS
+    num_plans = NUM_PLANS
     shown = (
         *TextObjective.shown,
         Metric(
@@ -91,7 +91,7 @@ class Distillation(TextObjective):
             )
         return AuxiliaryModel("teacher", source=self.teacher)
 
-    def pack(
+    def plan_rows(
         self,
         offsets: np.ndarray,
         length: int,
@@ -99,8 +99,8 @@ class Distillation(TextObjective):
         tokenizer: Tokenizer,
         *,
         shift: float = 0.0,
-    ) -> Packing:
-        return TASKS[self.task].pack(offsets, length, target_length, tokenizer, shift=shift)
+    ) -> RowPlan:
+        return TASKS[self.task].plan_rows(offsets, length, target_length, tokenizer, shift=shift)
 
     def make_example(self, records: TextRecords, index: int, rng: np.random.Generator) -> Example:
         """Builds the example of `task`."""

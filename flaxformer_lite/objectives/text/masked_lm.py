@@ -18,7 +18,7 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.skeletons.outputs import Features
 from flaxformer_lite.nn.functions.losses import cross_entropy
 from flaxformer_lite.objectives.base import ACCURACY, Metric
-from flaxformer_lite.objectives.packing import PACKINGS, Packing, cut_documents, share_rows
+from flaxformer_lite.objectives.row_plans import NUM_PLANS, RowPlan, cut_documents, share_rows
 from flaxformer_lite.objectives.rows import Example, TextRecords, Tokenizer, fill_row
 from flaxformer_lite.objectives.sums import LossSums, token_loss
 from flaxformer_lite.objectives.text.text_objective import TextObjective
@@ -55,7 +55,7 @@ class MaskedLm(TextObjective):
 
     needs = ("cls_id", "sep_id", "mask_id")
     skeletons = ("encoder",)
-    packings = PACKINGS
+    num_plans = NUM_PLANS
 
     @property
     def head(self) -> str:  # type: ignore[override]  # by `pairs`, where others have one
@@ -91,7 +91,7 @@ class MaskedLm(TextObjective):
                 " most 1."
             )
 
-    def pack(
+    def plan_rows(
         self,
         offsets: np.ndarray,
         length: int,
@@ -99,7 +99,7 @@ class MaskedLm(TextObjective):
         tokenizer: Tokenizer,
         *,
         shift: float = 0.0,
-    ) -> Packing:
+    ) -> RowPlan:
         marks = 2 if self.pairs == "none" else 3
         if length < marks + 4:
             raise ConfigError(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flaxformer_lite.config.rules import NotNegative, Probability
-from flaxformer_lite.objectives.packing import PACKINGS
+from flaxformer_lite.objectives.row_plans import NUM_PLANS
 from flaxformer_lite.objectives.rows import Example, TextRecords, next_tokens
 from flaxformer_lite.objectives.text.causal_lm import CausalLm
 from flaxformer_lite.objectives.text.text_objective import TextObjective
@@ -30,9 +30,9 @@ class PrefixLm(TextObjective):
     label_smoothing: Probability = 0.0
 
     skeletons = ("decoder",)
-    packings = PACKINGS
+    num_plans = NUM_PLANS
 
-    pack = CausalLm.pack
+    plan_rows = CausalLm.plan_rows
 
     def make_example(self, records: TextRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids, segment_ids, [T] int32, and prefix_mask, [T] bool.

@@ -23,7 +23,7 @@ from flaxformer_lite.config.rules import ConfigError, NotNegative, OneOf, Probab
 from flaxformer_lite.nn.functions.losses import DeferredLogits
 from flaxformer_lite.objectives.auxiliary_model import AuxiliaryModel
 from flaxformer_lite.objectives.base import Metric, Objective, score_metric
-from flaxformer_lite.objectives.packing import PACKINGS, Packing
+from flaxformer_lite.objectives.row_plans import NUM_PLANS, RowPlan
 from flaxformer_lite.objectives.rows import Example, TextRecords, Tokenizer
 from flaxformer_lite.objectives.sums import LossSums, token_loss
 from flaxformer_lite.objectives.text.masked_lm import MaskedLm
@@ -82,7 +82,7 @@ class ReplacedTokens(Objective):
     head = "pretraining"
     needs = ("cls_id", "sep_id", "mask_id")
     skeletons = ("encoder",)
-    packings = PACKINGS
+    num_plans = NUM_PLANS
     shown = (
         score_metric("detection_accuracy", form=".2%"),
         Metric("always_original", "baseline: always original", form=".2%", live=True),
@@ -119,7 +119,7 @@ class ReplacedTokens(Objective):
                 " replaced_tokens trains electra and deberta_v2."
             )
 
-    def pack(
+    def plan_rows(
         self,
         offsets: np.ndarray,
         length: int,
@@ -127,8 +127,8 @@ class ReplacedTokens(Objective):
         tokenizer: Tokenizer,
         *,
         shift: float = 0.0,
-    ) -> Packing:
-        return self._masking.pack(offsets, length, target_length, tokenizer, shift=shift)
+    ) -> RowPlan:
+        return self._masking.plan_rows(offsets, length, target_length, tokenizer, shift=shift)
 
     def make_example(self, records: TextRecords, index: int, rng: np.random.Generator) -> Example:
         """Builds an example, T = records.length, M = ceil(T * rate).

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flaxformer_lite.config.rules import NotNegative, Probability
-from flaxformer_lite.objectives.packing import Packing, share_rows
+from flaxformer_lite.objectives.row_plans import RowPlan, share_rows
 from flaxformer_lite.objectives.rows import Example, TextRecords, Tokenizer, encoder_decoder
 from flaxformer_lite.objectives.text.text_objective import TextObjective
 
@@ -31,9 +31,9 @@ class Seq2seq(TextObjective):
         """Returns the row lengths; the decoder's defaults to the encoder's."""
         return length, target_length or length
 
-    def pack(
+    def plan_rows(
         self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Tokenizer
-    ) -> Packing:
+    ) -> RowPlan:
         """Packs documents 2 i and 2 i + 1 as pairs, without end-of-text.
 
         Each row alternates sources and targets.
@@ -41,7 +41,7 @@ class Seq2seq(TextObjective):
         count = len(offsets) - 1
         limits = np.tile([length - 1, target_length - 1], count // 2)
         lengths = np.minimum(np.diff(offsets) - 1, limits)
-        plan = Packing(
+        plan = RowPlan(
             offsets[:-1], lengths.astype(np.int32), np.arange(count), np.arange(0, count + 1, 2)
         )
         return share_rows(plan, lengths.reshape(-1, 2) + 1, (length, target_length))

@@ -16,7 +16,7 @@ LARGEST = 1 << 30  # most bytes of metrics.jsonl
 NAMED = 5  # most damaged lines in a notice
 Record = Json  # a line of metrics.jsonl
 BREAKDOWN = "breakdown.json"  # tables of the last evaluation
-COLLECTED = "collected.jsonl"  # what `Objective.collect` recorded of each step
+COLLECTED = "collected.jsonl"  # what the step of an objective recorded
 STEP = re.compile(rb'{"step": (\d{1,18}), ')  # how a line of it begins
 SECONDS = "seconds_"  # prefix of the time that each part took since the last record
 # Recorded at the end of an interval; all other metrics are its mean.

@@ -9,7 +9,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from flaxformer_lite import sharding
 from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.data.pipeline import Dataset, name_held_out, open_dataset
-from flaxformer_lite.runs import packing
+from flaxformer_lite.runs import padding
 from flaxformer_lite.runs.batch_history import BatchHistory
 from flaxformer_lite.runs.experiment import Experiment
 from flaxformer_lite.runs.start import warm_start
@@ -40,8 +40,8 @@ def prepare_experiment(cfg: ExperimentConfig) -> Experiment:
     cfg = dataclasses.replace(cfg, objective=objective, model=model)
     built = build_program(cfg, mesh, train_data.example(0, 0, 0))
     check_tokenizer(built, train_data.tokenizer)
-    packers, notices = packing.plan_packing(cfg, built.model, mesh.shape, train_data)
-    notices = [*notices, *packing.beyond_window(cfg.model, cfg.data.length)]
+    packers, notices = padding.plan_packing(cfg, built.model, mesh.shape, train_data)
+    notices = [*notices, *padding.beyond_window(cfg.model, cfg.data.length)]
     packed: dict[str, tuple[Batch, ...]] = {}
     for name, packer in packers.items():
         packed[name] = (built.batch,)

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-PACKINGS = 16  # of a training text; epoch 16 takes the rows of epoch 0 again, in another order
+NUM_PLANS = 16  # of a training text; epoch 16 takes the rows of epoch 0 again, in another order
 LONG = 8  # pieces of a document that can afford one more, for its cuts to move
 
 
-class Packing(NamedTuple):
+class RowPlan(NamedTuple):
     """A plan where row r holds the pieces first[r] .. first[r + 1] - 1.
 
     A piece is a run of tokens of one document.
@@ -32,10 +32,10 @@ def shift_of(epoch: int) -> float:
 
     Shifts are multiples of the golden ratio, so in the first few epochs they are far apart.
     """
-    return epoch % PACKINGS * (5**0.5 - 1) / 2 % 1
+    return epoch % NUM_PLANS * (5**0.5 - 1) / 2 % 1
 
 
-def cut_windows(offsets: np.ndarray, width: int, stride: int, shift: float = 0.0) -> Packing:
+def cut_windows(offsets: np.ndarray, width: int, stride: int, shift: float = 0.0) -> RowPlan:
     """Cuts the token array into windows that cover every token.
 
     Only the last row, and with a shift the first, are padded.
@@ -58,10 +58,10 @@ def cut_windows(offsets: np.ndarray, width: int, stride: int, shift: float = 0.0
     document = low[row] + np.arange(first[-1]) - first[row]
     start = np.maximum(offsets[document], starts[row])
     length = np.minimum(offsets[document + 1], ends[row]) - start
-    return Packing(start, length.astype(np.int32), document, first)
+    return RowPlan(start, length.astype(np.int32), document, first)
 
 
-def cut_documents(offsets: np.ndarray, capacity: int, minimum: int, shift: float = 0.0) -> Packing:
+def cut_documents(offsets: np.ndarray, capacity: int, minimum: int, shift: float = 0.0) -> RowPlan:
     """Cuts each document into the fewest equal pieces of at most `capacity` tokens.
 
     Pieces leave out the document's end-of-text token.
@@ -92,7 +92,7 @@ def cut_documents(offsets: np.ndarray, capacity: int, minimum: int, shift: float
 
     low = begin(part)
     high = begin(part + 1)
-    return Packing(
+    return RowPlan(
         offsets[document] + low,
         (high - low).astype(np.int32),
         document,
@@ -100,14 +100,14 @@ def cut_documents(offsets: np.ndarray, capacity: int, minimum: int, shift: float
     )
 
 
-def take_beginnings(offsets: np.ndarray, limit: int) -> Packing:
+def take_beginnings(offsets: np.ndarray, limit: int) -> RowPlan:
     """Plans one row per document: its first `limit` tokens, without its end-of-text token."""
     length = np.minimum(np.diff(offsets) - 1, limit).astype(np.int32)
     count = len(length)
-    return Packing(offsets[:-1], length, np.arange(count), np.arange(count + 1))
+    return RowPlan(offsets[:-1], length, np.arange(count), np.arange(count + 1))
 
 
-def share_rows(plan: Packing, costs: np.ndarray, budgets: tuple[int, ...]) -> Packing:
+def share_rows(plan: RowPlan, costs: np.ndarray, budgets: tuple[int, ...]) -> RowPlan:
     """Joins neighboring rows of a plan while their costs fit (next-fit).
 
     Objectives cut pieces such that each fits by itself.

@@ -1,8 +1,11 @@
-"""Text sources: a built-in corpus, or local or remote files, as documents with a fingerprint.
+"""Lists the files that a path names, or a built-in corpus, and yields their documents with file and
+line.
 
-In a folder only files with a suffix of text, jsonl or tables are read (documents.py), compressed or
-not; a single file is read whatever its suffix. Files of token ids (token_files.py) are named
-themselves.
+In a folder only files with a suffix of text, jsonl or tables are read, compressed (`.gz`, `.zst`)
+or not; a single file is read whatever its suffix. Files of token ids (token_files.py) are named
+themselves. Each line of a `.jsonl` file and each row of a table (`.csv`, `.tsv`, `.parquet`,
+`.arrow`) is a document. Any other file is one document; if it has more than LONGEST / 2 bytes, it
+is cut at the ends of lines.
 """
 
 import collections
@@ -10,13 +13,23 @@ import glob
 import hashlib
 import itertools
 import os
+import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 from flaxformer_lite.config import ConfigError, DataConfig
-from flaxformer_lite.data import corpora, digests, documents, hub_dataset, table, token_files
+from flaxformer_lite.data import (
+    columnar,
+    corpora,
+    digests,
+    hub_dataset,
+    row_files,
+    table,
+    text_encoding,
+    token_files,
+)
 from flaxformer_lite.files.home import expand_home
 from flaxformer_lite.files.read import STREAM
 from flaxformer_lite.runtime import progress
@@ -25,56 +38,17 @@ from flaxformer_lite.storage.compressed import File
 from flaxformer_lite.storage.remote import RemoteFile
 from flaxformer_lite.storage.stores import StorageError, is_url
 
-PROSE = (".txt", ".text", ".md", ".markdown", ".rst", ".org", ".tex", ".adoc", ".srt", ".vtt")
+PROSE = ".txt .text .md .markdown .rst .org .tex .adoc .srt .vtt"
 CODE = (
-    ".py",
-    ".pyi",
-    ".c",
-    ".h",
-    ".cc",
-    ".cpp",
-    ".cxx",
-    ".hpp",
-    ".cu",
-    ".rs",
-    ".go",
-    ".java",
-    ".kt",
-    ".scala",
-    ".swift",
-    ".js",
-    ".jsx",
-    ".mjs",
-    ".ts",
-    ".tsx",
-    ".rb",
-    ".php",
-    ".pl",
-    ".lua",
-    ".r",
-    ".jl",
-    ".hs",
-    ".ml",
-    ".clj",
-    ".ex",
-    ".erl",
-    ".lisp",
-    ".el",
-    ".sh",
-    ".bash",
-    ".sql",
-    ".cs",
-    ".fs",
-    ".vb",
-    ".f",
-    ".f90",
-    ".m",
-    ".zig",
-    ".nim",
-    ".dart",
-    ".cmake",
-    ".proto",
+    ".py .pyi .c .h .cc .cpp .cxx .hpp .cu .rs .go .java .kt .scala .swift .js .jsx .mjs .ts .tsx"
+    " .rb .php .pl .lua .r .jl .hs .ml .clj .ex .erl .lisp .el .sh .bash .sql .cs .fs .vb .f .f90"
+    " .m .zig .nim .dart .cmake .proto"
 )
+SUFFIXES = frozenset(f"{PROSE} {CODE}".split())
+JSONL = (".jsonl", ".ndjson")
+TABLES = (".csv", ".tsv", *columnar.KINDS)
+PART_BYTES = 1 << 28  # of neighboring files that one process tokenizes at a time
+LONGEST = 1 << 24  # most bytes of a document of plain text
 # the suffixes that a folder is searched for, the latter for pairs
 KNOWN = (
     "text, jsonl or a table",
@@ -82,6 +56,7 @@ KNOWN = (
 )
 NAMED = 3  # most files that a notice names
 CORPUS_FORMAT = "1"  # increase when an extraction in corpora.py changes
+Document = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -124,19 +99,39 @@ class Source:
         """Whether the files hold token ids instead of text."""
         return any(map(token_files.is_tokens, self.files))
 
-    def placed(self) -> Iterator[tuple[int, int, documents.Document]]:
-        """Yields the documents, each with the number of its file, and its line or row there."""
-        for number, path in enumerate(self.files):
-            for line, document in documents.read(path, self.where, self.fields):
-                if all(text and not text.isspace() for text in document):
-                    yield number, line, document
+    def is_plain(self, file: int) -> bool:
+        """Returns whether a file is plain text, instead of lines of jsonl, rows or token ids."""
+        path = self.files[file]
+        rows = is_jsonl(path) or compressed.kind(path) in TABLES
+        return not (rows or token_files.is_tokens(path))
 
-    def documents(self) -> Iterator[documents.Document]:
-        """Yields the texts of all documents that are not blank.
+    def parts(self) -> list[slice]:
+        """Divides the files into groups of neighbors of about PART_BYTES."""
+        ends = []
+        size = 0
+        for number, path in enumerate(self.files, start=1):
+            size += compressed.size(path)
+            if size >= PART_BYTES or number == len(self.files):
+                ends.append(number)
+                size = 0
+        return list(itertools.starmap(slice, itertools.pairwise([0, *ends])))
+
+    def placed(self, files: slice = slice(None)) -> Iterator[tuple[int, int, Document]]:
+        """Yields the documents that are not blank, with the number of their file, and their place.
+
+        The place is the row in a table, or else the line where the document begins; both count from
+        1.
 
         Raises:
           ConfigError: a file is not text, or a line of jsonl is malformed; names file and line.
         """
+        for number in range(len(self.files))[files]:
+            for line, document in read_file(self.files[number], self.where, self.fields):
+                if all(text and not text.isspace() for text in document):
+                    yield number, line, document
+
+    def documents(self) -> Iterator[Document]:
+        """Yields the texts of all documents that are not blank, as `placed` does."""
         return (document for _, _, document in self.placed())
 
 
@@ -186,10 +181,10 @@ def _content(files: Sequence[File], where: str, root: str) -> tuple[str, int]:
     forms = []
     for path in every:
         kind = compressed.kind(path)
-        if kind in (*documents.TABLES, *token_files.SUFFIXES, ".idx"):
+        if kind in (*TABLES, *token_files.SUFFIXES, ".idx"):
             forms.append(kind)
         else:
-            forms.append(str(documents.is_jsonl(path)))
+            forms.append(str(is_jsonl(path)))
     here = [path for path in every if isinstance(path, Path)]
 
     def hashed() -> str:
@@ -210,7 +205,7 @@ def _content(files: Sequence[File], where: str, root: str) -> tuple[str, int]:
 def _is_text(path: File) -> bool:
     kind = compressed.kind(path)
     # parts of a corpus are often numbered
-    return not kind or kind in PROSE + CODE or kind[1:].isdigit()
+    return not kind or kind in SUFFIXES or kind[1:].isdigit()
 
 
 def _built_in(cfg: DataConfig, fields: tuple[str, ...], where: str) -> Path:
@@ -301,7 +296,7 @@ def _files(
     files = tuple(path for path in hidden if "/." not in str(path)[begin:])
     if not files:
         raise ConfigError(f"{where}: a folder without files; put text, jsonl or tables in it.")
-    rows = documents.JSONL + documents.TABLES
+    rows = JSONL + TABLES
     read = []
     left_out = []
     for path in files:
@@ -317,3 +312,112 @@ def _files(
             " is read where data.path names it."
         )
     return tuple(read), tuple(left_out)
+
+
+def read_file(path: File, where: str, fields: tuple[str, ...]) -> Iterator[tuple[int, Document]]:
+    """Yields the documents of a file, each with its position.
+
+    The position is the row in a table, or else the line where the document begins; both count from
+    1.
+
+    Args:
+      path: the file.
+      where: the field and value of the config, for errors.
+      fields: keys of a jsonl line, or columns of a table; a document has one text for each.
+
+    Raises:
+      ConfigError: the file is not text, or a line or row is malformed; it names file and line.
+    """
+    if compressed.kind(path) in TABLES:
+        return enumerate(_rows(path, where, fields), start=1)
+    if is_jsonl(path):
+        return _records(path, where, fields)
+    if len(fields) > 1:
+        raise ConfigError(
+            f"{where}: {path.name} must be jsonl or a table, with"
+            f" {' and '.join(map(repr, fields))}."
+        )
+    return _parts(path, where)
+
+
+def _records(path: File, where: str, fields: tuple[str, ...]) -> Iterator[tuple[int, Document]]:
+    """Yields the documents of jsonl, each with the number of its line."""
+    where = f"{where}: {path.name}"
+    for number, line in enumerate(text_encoding.lines(path, where), start=1):
+        if line.strip():
+            at = f"{where}:{number}"
+            yield number, _chosen(row_files.parse_line(line, at), at, fields)
+
+
+def is_jsonl(path: File) -> bool:
+    """Returns whether a file holds one JSON object per line, by its name."""
+    return compressed.kind(path) in JSONL
+
+
+def _parts(path: File, where: str) -> Iterator[tuple[int, Document]]:
+    """Yields the parts of a plain text, each with its first line, with one at a time in memory."""
+    offset = 0
+    line = 1
+    with compressed.reading(path, where), compressed.unpacked(path, where) as file:
+        while data := _part(file):
+            try:
+                text = data.decode("utf-8" if offset else "utf-8-sig")
+            except UnicodeDecodeError as error:
+                raise ConfigError(
+                    f"{where}: {path.name} is not UTF-8 text (byte {data[error.start]:#04x} at"
+                    f" {offset + error.start}); convert it, or leave it out."
+                ) from None
+            if "\0" in text:
+                at = offset + data.index(0)
+                raise ConfigError(
+                    f"{where}: {path.name} is binary (a NUL byte at {at}), not text; leave it out."
+                )
+            yield line, (text,)
+            line += text.count("\n")
+            offset += len(data)
+
+
+def _part(file: compressed.Stream) -> bytes:
+    """Reads LONGEST / 2 bytes and the rest of the line; cuts a longer line between characters."""
+    data = file.read(LONGEST // 2) + file.readline(LONGEST // 2 - 3)
+    for _ in range(3):
+        if b"\x80" <= file.peek(1)[:1] < b"\xc0":  # in the middle of a character
+            data += file.read(1)
+    return data
+
+
+def _rows(path: File, where: str, fields: tuple[str, ...]) -> Iterator[Document]:
+    """Yields the texts of each row of a table; a missing value is an empty text."""
+    at = f"{where}: {path.name}"
+    for number, row in enumerate(row_files.read_rows(path, at, fields), start=1):
+        filled = {name: "" if value is None else value for name, value in row.items()}
+        yield _chosen(filled, f"{at}, row {number}", fields)
+
+
+def _chosen(record: dict, at: str, fields: tuple[str, ...]) -> Document:
+    """Returns the texts of a record for the given fields."""
+    for field in fields:
+        if not isinstance(record.get(field), str):
+            reason = _keys(record)
+            if field in record:
+                reason = "not a string"
+            way_out = f"this objective reads {' and '.join(map(repr, fields))}"
+            texts = [key for key in record if _is_spelled(record, key)]
+            if len(fields) == 1 and texts:
+                longest = max(texts, key=lambda key: len(record[key]))
+                way_out = f"set the field, --config.data.text_field={longest}"
+            raise ConfigError(f"{at}: no text under {field!r} ({reason}); {way_out}.")
+        if any("\ud800" <= c <= "\udfff" for c in set(record[field])):
+            raise ConfigError(
+                f"{at}: the text under {field!r} is not valid Unicode (a lone surrogate)."
+            )
+    return tuple(record[field] for field in fields)
+
+
+def _is_spelled(record: dict, key: str) -> bool:
+    """Returns whether there is a text under a key that can be spelled on a command line."""
+    return isinstance(record[key], str) and reprlib.repr(key)[1:-1] == key
+
+
+def _keys(record: dict) -> str:
+    return f"keys: {reprlib.repr(list(record))[1:-1] or 'none'}"

@@ -11,37 +11,37 @@ import pytest
 
 from flaxformer_lite.config import ConfigError, DataConfig
 from flaxformer_lite.data.pipeline import open_dataset
-from flaxformer_lite.runs import provenance
+from flaxformer_lite.data.places import TablePlaces, TextPlaces
 from flaxformer_lite.text.tokenizer import Bytes
 from tests.objectives.tables import write_rows
 
 
 def opened(cfg):
     data = open_dataset(cfg)
-    return data, provenance.TextOrigins(cfg.data, data.corpus)
+    return data, TextPlaces(data.corpus)
 
 
-def pieces_of(data, packing):
-    """(records, row, texts of its pieces) of a packing."""
-    records = data.packing(packing)
+def pieces_of(data, number):
+    """(records, row, texts of its pieces) of a plan."""
+    records = data.open_plan(number)
     return [
         (records, row, [data.tokenizer.decode(ids) for ids in records.row(row)])
         for row in range(len(records))
     ]
 
 
-@pytest.mark.parametrize("packing", [0, 3])
+@pytest.mark.parametrize("number", [0, 3])
 @pytest.mark.parametrize("tokenizer", ["bytes", "byte_bpe"])
-def test_pieces_of_jsonl_are_in_their_lines(experiment, jsonl, documents, tokenizer, packing):
-    data, origins = opened(experiment(tokenizer=tokenizer))
-    rows = pieces_of(data, packing)
+def test_pieces_of_jsonl_are_in_their_lines(experiment, jsonl, documents, tokenizer, number):
+    data, where = opened(experiment(tokenizer=tokenizer))
+    rows = pieces_of(data, number)
     for records, row, texts in rows:
-        told = origins.places(records, row)
+        told = where.places(records, row)
         numbers = [int(place.removeprefix(f"{jsonl}:")) - 1 for place in told]
         assert len(texts) == len(numbers)
         for text, number in zip(texts, numbers, strict=True):
             assert text.strip("\ufffd") in documents[number], "a token may be a part of a character"
-            assert row % 50 or row in origins.rows(records, f"{jsonl}:{number + 1}")
+            assert row % 50 or row in where.rows(records, f"{jsonl}:{number + 1}")
 
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "byte_bpe", "words"])
@@ -49,10 +49,10 @@ def test_pieces_of_plain_text_begin_in_their_lines(experiment, tmp_path, documen
     path = tmp_path / "one.txt"
     lines = [f"{text} äöü\n" for text in documents]
     path.write_text("".join(lines))
-    data, origins = opened(experiment(path=str(path), tokenizer=tokenizer, tokens=500))
+    data, where = opened(experiment(path=str(path), tokenizer=tokenizer, tokens=500))
     off = [0]
     for records, row, (text,) in pieces_of(data, 2):
-        (told,) = origins.places(records, row)
+        (told,) = where.places(records, row)
         about = "~" * (tokenizer == "words")
         line = int(told.removeprefix(f"{path}:{about}"))
         if about:  # letters that are not in the vocabulary are lost
@@ -67,9 +67,9 @@ def test_pieces_of_plain_text_begin_in_their_lines(experiment, tmp_path, documen
 def test_a_line_of_plain_text_leads_to_its_rows(experiment, tmp_path, documents):
     path = tmp_path / "one.txt"
     path.write_text("".join(f"{text}\n" for text in documents))
-    data, origins = opened(experiment(path=str(path), tokenizer="byte_bpe"))
-    records = data.packing(1)
-    rows = origins.rows(records, "one.txt:50")
+    data, where = opened(experiment(path=str(path), tokenizer="byte_bpe"))
+    records = data.open_plan(1)
+    rows = where.rows(records, "one.txt:50")
     joined = "".join(data.tokenizer.decode(np.concatenate(records.row(int(row)))) for row in rows)
     assert documents[49][:12] in joined and len(rows) < len(records) / 10
 
@@ -79,18 +79,18 @@ def test_a_line_of_plain_text_leads_to_its_rows(experiment, tmp_path, documents)
     ["one.txt:1000", "0123456789", "documents.jsonl:121", "other.jsonl:3", "no such words"],
 )
 def test_what_is_not_there_is_one_sentence(experiment, wanted):
-    data, origins = opened(experiment())
+    data, where = opened(experiment())
     said = r"--document=.*not in the training.*data.path=.* held out; name a"
     with pytest.raises(ConfigError, match=said):
-        origins.rows(data.packing(0), wanted)
+        where.rows(data.open_plan(0), wanted)
 
 
 def test_a_held_out_line_is_refused(experiment, documents):
-    data, origins = opened(experiment())
+    data, where = opened(experiment())
     refused = set()
     for line in range(1, 121):
         try:
-            origins.rows(data.packing(0), f"documents.jsonl:{line}")
+            where.rows(data.open_plan(0), f"documents.jsonl:{line}")
         except ConfigError:
             refused.add(documents[line - 1])
     held = data.corpus.tokens["eval"]
@@ -108,10 +108,10 @@ def test_rows_of_csv_and_tokens_of_a_file(experiment, tmp_path, documents):
         csv.writer(file).writerows([("id", "text"), *rows])
     np.save(ids, np.concatenate([[*Bytes().encode(text), Bytes().eos_id] for text in documents]))
     for path in (table, ids):
-        data, origins = opened(experiment(path=str(path)))
-        records = data.packing(1)
+        data, where = opened(experiment(path=str(path)))
+        records = data.open_plan(1)
         for row in range(len(records)):
-            place, *_ = origins.places(records, row)
+            place, *_ = where.places(records, row)
             number = int(place.split()[-1])
             found = data.tokenizer.decode(records.row(row)[0])
             if path is table:
@@ -120,21 +120,21 @@ def test_rows_of_csv_and_tokens_of_a_file(experiment, tmp_path, documents):
                 assert place == f"{path}, token {number}"
                 text = data.tokenizer.decode(np.load(ids)[number : number + 40])
                 assert text.startswith(found)
-            assert row % 50 or row in origins.rows(records, place.replace(", row ", ":"))
+            assert row % 50 or row in where.rows(records, place.replace(", row ", ":"))
 
 
 def test_pairs_count_both_texts(experiment, tmp_path, documents):
     path = tmp_path / "pairs.jsonl"
     rows = [{"source": text[:60], "target": f"to {n}"} for n, text in enumerate(documents)]
     path.write_text("\n\n".join(map(json.dumps, rows)))
-    data, origins = opened(experiment("seq2seq", path=str(path), length=64, target_length=16))
+    data, where = opened(experiment("seq2seq", path=str(path), length=64, target_length=16))
     records = data.records
     for row in range(len(records)):
-        told = origins.places(records, row)
+        told = where.places(records, row)
         texts = [data.tokenizer.decode(ids) for ids in records.row(row)]
         numbers = [int(place.removeprefix(f"{path}:")) for place in told]
         assert texts == [text for n in numbers for text in rows[n // 2].values()]
-        assert row in origins.rows(records, f"pairs.jsonl:{numbers[-1]}")
+        assert row in where.rows(records, f"pairs.jsonl:{numbers[-1]}")
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -143,15 +143,15 @@ def test_examples_of_tasks_lead_to_rows_of_their_table_packed_or_not(experiment,
     path = write_rows(tmp_path / "t.jsonl", rows)
     cfg = experiment("instruction", path=path, length=160, options={"packed": packed})
     data = open_dataset(cfg)
-    origins = provenance.TableOrigins(DataConfig(path=path))
+    where = TablePlaces(DataConfig(path=path))
     records = data.records
     for example in range(len(records)):
-        places = origins.places(records, example)
+        places = where.places(records, example)
         numbers = [int(place.removeprefix(f"{path}, row ")) for place in places]
         assert len(numbers) > 1 or not packed or example == len(records) - 1
         text = data.tokenizer.decode(data.example(example, 0, 0)["inputs"]["input_ids"])
         assert re.findall(r"say (\d+)", text) == list(map(str, numbers))
         for wanted in (str(numbers[-1]), f"t.jsonl:{numbers[-1]}"):
-            assert origins.rows(records, wanted).tolist() == [example]
+            assert where.rows(records, wanted).tolist() == [example]
     with pytest.raises(ConfigError, match="or it is held out; name one"):
-        origins.rows(records, "no such words")
+        where.rows(records, "no such words")

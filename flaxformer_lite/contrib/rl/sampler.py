@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 import flax.linen as nn
 import numpy as np
 
+from flaxformer_lite.contrib.rl.rollout import Drawn
 from flaxformer_lite.inference.generate import run_task
 from flaxformer_lite.inference.settings import make_settings
 from flaxformer_lite.inference.task import prepare_task
 from flaxformer_lite.inference.writer import fill_rectangle
-from flaxformer_lite.objectives.base import Drawn
 from flaxformer_lite.types import Array, Params
 
 
@@ -26,6 +26,7 @@ def draw_continuations(
     pad_token_id: int,
     seed: int,
     place: Callable[[Array], Array] = np.asarray,
+    gather: Callable[[Array], np.ndarray] = np.asarray,
 ) -> list[Drawn]:
     """Draws continuations, with the model's log-probabilities at temperature 1.
 
@@ -38,6 +39,7 @@ def draw_continuations(
       samples: continuations of each prompt, which are neighbors.
       seed: of all of them; a row's draws depend on its number, not on its neighbors.
       place: puts an array of one row per prompt on the devices.
+      gather: reads an array of the devices, of all processes.
     """
     ids, mask = fill_rectangle(list(prompts), width, pad_token_id)
     settings = make_settings(
@@ -52,7 +54,7 @@ def draw_continuations(
     prompt = task.prompt._replace(
         tokens_BT=place(task.prompt.tokens_BT), start_B=place(task.prompt.start_B)
     )
-    made = run_task(model, params, task._replace(prompt=prompt))
+    made = run_task(model, params, task._replace(prompt=prompt), read=gather)
     assert made.logprobs is not None, "asked for"
     new = made.sequences[:, width:]
     rows = zip(new, made.logprobs, made.lengths.tolist(), strict=True)

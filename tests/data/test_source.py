@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from flaxformer_lite.config import ConfigError, DataConfig
-from flaxformer_lite.data.documents import LONGEST
-from flaxformer_lite.data.text import open_source
+from flaxformer_lite.data.source import LONGEST, open_source
 from tests.marks import daily
 
 TEXT = ("text",)
@@ -59,7 +58,7 @@ def test_a_folder_without_text_by_its_names(tmp_path):
 def test_a_large_file_is_several_documents_cut_at_lines_or_else_between_characters(
     tmp_path, monkeypatch, end
 ):
-    monkeypatch.setattr("flaxformer_lite.data.documents.LONGEST", 64)
+    monkeypatch.setattr("flaxformer_lite.data.source.LONGEST", 64)
     whole = "".join(f"line {n}{end}" for n in range(100))
     (tmp_path / "a.txt").write_text(whole)
     documents = [document for (document,) in read(tmp_path / "a.txt")]

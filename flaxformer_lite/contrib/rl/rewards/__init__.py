@@ -9,6 +9,3 @@ and `objective.reward_options`, and over them `prompt` and `written`, texts; `to
 were written; `most_tokens`, how many could be; and `cut`, whether the answer has no end. A reward
 must be a function of the records alone: a step that is run again asks it again.
 """
-
-# Files that are not plug-ins.
-SHARED = ("call",)

@@ -17,13 +17,13 @@ import pytest
 import flaxformer_lite
 from flaxformer_lite import __main__ as door
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.contrib.rl import rollout_stepper
+from flaxformer_lite.contrib.rl.call_reward import call_reward
+from flaxformer_lite.contrib.rl.objectives.grpo import Grpo, Policy
+from flaxformer_lite.contrib.rl.policy_gradient import compute_advantages, compute_token_losses
+from flaxformer_lite.contrib.rl.sampler import draw_continuations
 from flaxformer_lite.contrib.time_machine import replay
-from flaxformer_lite.inference.sampler import draw_continuations
 from flaxformer_lite.nn.adapters.lora import LoraConfig
-from flaxformer_lite.objectives.policy_gradient import compute_advantages, compute_token_losses
-from flaxformer_lite.objectives.rewards.call import call_reward
-from flaxformer_lite.objectives.tables.grpo import Grpo, Policy
-from flaxformer_lite.runs import stepping
 from flaxformer_lite.runs.errors import RunError
 from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.training.optimizer import schedule
@@ -433,8 +433,8 @@ def test_a_step_of_nothing_to_learn_is_counted(tmp_path, left_out):
     assert record["equal_groups"] < 1 if left_out else record["equal_groups"] == 1
 
 
-def test_rewards_are_tried_before_anything_is_compiled(tmp_path, monkeypatch):
-    monkeypatch.setattr("flaxformer_lite.runs.run.train_experiment", lambda *_: pytest.fail())
+def test_rewards_are_tried_before_the_first_step(tmp_path, monkeypatch):
+    monkeypatch.setattr("flaxformer_lite.runs.loop.Trainer.train", lambda *_: pytest.fail())
     rows = [{"prompt": word} for word in ("a", "b", "ab", "ba")]
     cfg = config(tmp_path, rewards=("exact_match",), rows=rows)
     with pytest.raises(ConfigError, match=r"the row has no answer; .*answer=NAME \("):
@@ -506,7 +506,7 @@ def test_a_sampler_that_draws_from_another_model_is_found(tmp_path, monkeypatch)
         drawn[6] = drawn[6]._replace(log_probs=shifted)
         return drawn
 
-    monkeypatch.setattr(stepping, "draw_continuations", draw)
+    monkeypatch.setattr(rollout_stepper, "draw_continuations", draw)
     said = "step 1: the probability of token 2 of answer 3 to row 1 of the batch is 9.5e-02 of it"
     with pytest.raises(RunError, match=said):
         flaxformer_lite.run(config(tmp_path), tmp_path / "run")

@@ -3,9 +3,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from flaxformer_lite.objectives.packing import (
+from flaxformer_lite.objectives.row_plans import (
     LONG,
-    PACKINGS,
+    NUM_PLANS,
     cut_documents,
     cut_windows,
     share_rows,
@@ -37,9 +37,9 @@ def test_shifted_windows_by_hand():
 
 
 def test_the_shifts_of_epochs_begin_at_0_and_are_far_apart():
-    shifts = [shift_of(epoch) for epoch in range(PACKINGS)]
-    assert shifts[0] == 0 and shift_of(PACKINGS) == 0 and shift_of(PACKINGS + 1) == shifts[1]
-    for few in (2, 3, 5, 8, PACKINGS):
+    shifts = [shift_of(epoch) for epoch in range(NUM_PLANS)]
+    assert shifts[0] == 0 and shift_of(NUM_PLANS) == 0 and shift_of(NUM_PLANS + 1) == shifts[1]
+    for few in (2, 3, 5, 8, NUM_PLANS):
         ring = np.sort(shifts[:few])
         assert np.diff(ring, append=1).min() > 0.5 / few
 
@@ -89,7 +89,7 @@ def test_cut_keeps_every_token_but_end_of_text(seed, shift):
 
 
 def test_the_cuts_of_a_long_document_move_freely():
-    shifts = map(shift_of, range(1, PACKINGS))
+    shifts = map(shift_of, range(1, NUM_PLANS))
     firsts = [cut_documents(offsets_of(LONG * 30 + 1), 30, 2, s).length[0] for s in shifts]
     assert len(set(firsts)) > 12 and min(firsts) < 6 and max(firsts) > 26
 

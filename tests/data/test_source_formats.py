@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data import columnar, documents
+from flaxformer_lite.data import columnar, source
 
 ROWS = [
     {"id": "1", "text": 'one, "two"'},
@@ -56,7 +56,7 @@ PACKED = {
 
 
 def read(path, fields=("text",)):
-    return [document for _, document in documents.read(path, "data.path", fields)]
+    return [document for _, document in source.read_file(path, "data.path", fields)]
 
 
 @pytest.mark.parametrize("packed", PACKED)

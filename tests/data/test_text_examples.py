@@ -5,10 +5,10 @@ import pytest
 
 from flaxformer_lite.config import ConfigError, DataConfig
 from flaxformer_lite.config.mixture import SourceConfig
-from flaxformer_lite.data import corpus, tokenizing
-from flaxformer_lite.data.corpus import open_corpus, open_records
+from flaxformer_lite.data import source, text_examples, tokenizing
 from flaxformer_lite.data.pipeline import open_dataset, open_text
-from flaxformer_lite.runs import provenance
+from flaxformer_lite.data.places import TextPlaces
+from flaxformer_lite.data.text_examples import open_corpus, open_records
 from flaxformer_lite.text import tokenizer, tokenizer_training
 from flaxformer_lite.text.tokenizer import HuggingFace
 from tests.objectives.tables import write_rows
@@ -66,6 +66,27 @@ def test_batches_of_any_size_are_the_same_tokens(experiment, tmp_path, monkeypat
         np.testing.assert_array_equal(tokens.offsets, due[split].offsets)
 
 
+def test_parts_of_a_text_are_joined_to_what_one_part_has(
+    experiment, tmp_path, documents, monkeypatch
+):
+    for name, part in (("a.txt", documents[:50]), ("b.txt", documents[50:90])):
+        (tmp_path / name).write_text("\n".join(part))
+    write_rows(tmp_path / "c.jsonl", [{"text": text} for text in documents[90:]])
+    path = ",".join(str(tmp_path / name) for name in ("a.txt", "b.txt", "c.jsonl"))
+    whole = open_corpus(experiment(path=path, cache=str(tmp_path / "whole")).data, TEXT)
+    monkeypatch.setattr(source, "PART_BYTES", 1)
+    cfg = experiment(path=path)
+    assert whole.source.parts() == [slice(0, 1), slice(1, 2), slice(2, 3)]
+    parts = open_corpus(cfg.data, TEXT)
+    for split, tokens in whole.tokens.items():
+        for name in tokenizing.COLUMNS:
+            np.testing.assert_array_equal(
+                parts.tokens[split].store.values(name), tokens.store.values(name)
+            )
+        np.testing.assert_array_equal(parts.tokens[split].offsets, tokens.offsets)
+    assert len(list((tmp_path / "cache").glob("store-*"))) == 1
+
+
 def test_the_tokenizer_never_sees_held_out_text(experiment, tmp_path):
     path = tmp_path / "big.txt"
     path.write_text("abc def\n" * 500 + "zyxwvu\n" * 500)
@@ -79,7 +100,7 @@ def test_only_a_sample_trains_the_tokenizer(experiment, monkeypatch):
     monkeypatch.setitem(tokenizer_training.MOST, "byte_bpe", 10_000)
     seen = []
     train = lambda cfg, texts: seen.extend(texts) or tokenizer.Bytes()  # noqa: E731
-    monkeypatch.setattr(corpus.tokenizer_training, "train", train)
+    monkeypatch.setattr(text_examples.tokenizer_training, "train", train)
     open_corpus(experiment(tokenizer="byte_bpe").data, TEXT)
     assert 3_000 < sum(map(len, seen)) < 15_000
 
@@ -88,9 +109,9 @@ def test_the_second_time_comes_from_the_cache(experiment, monkeypatch):
     cfg = experiment(tokenizer="byte_bpe")
     first = open_corpus(cfg.data, TEXT)
     records = open_records(cfg.data, first, cfg.objective, "train")
-    monkeypatch.setattr(tokenizing, "write_tokens", None)
-    monkeypatch.setattr(corpus.tokenizer_training, "train", None)
-    monkeypatch.setattr(type(cfg.objective), "pack", None)
+    monkeypatch.setattr(tokenizing, "write_texts", None)
+    monkeypatch.setattr(text_examples.tokenizer_training, "train", None)
+    monkeypatch.setattr(type(cfg.objective), "plan_rows", None)
     again = open_corpus(cfg.data, TEXT)
     assert again.fingerprint == first.fingerprint
     found = open_records(cfg.data, again, cfg.objective, "train")
@@ -114,7 +135,7 @@ def test_a_large_text_is_packed_in_ranges_of_its_documents(
         return list(zip(*(column.tolist() for column in columns), strict=True)), len(records)
 
     whole, rows = plan_of("whole")
-    monkeypatch.setattr(corpus, "PACKED", 3000)
+    monkeypatch.setattr(text_examples, "PLANNED_TOKENS", 3000)
     parts, more_rows = plan_of("parts")
     assert rows <= more_rows <= rows + 40
     # Windows begin anew, and each token behind a document's first is still a label once.
@@ -137,7 +158,7 @@ def test_the_fingerprint_follows_text_split_and_tokenizer(experiment, tmp_path, 
 def test_a_truncated_cache_is_made_again(experiment, tmp_path, capsys):
     cfg = experiment()
     first = np.array(open_corpus(cfg.data, TEXT).tokens["train"].ids)
-    (file,) = (tmp_path / "cache").glob("tokens-*/train.bin")
+    (file,) = (tmp_path / "cache").glob("store-*/columns")
     file.write_bytes(file.read_bytes()[:100])
     np.testing.assert_array_equal(open_corpus(cfg.data, TEXT).tokens["train"].ids, first)
     assert "written again" in capsys.readouterr().err
@@ -200,7 +221,7 @@ def test_held_out_text_of_ones_own(experiment, documents, tmp_path, tokenizer):
     assert len(found.tokenizer.encode("ŵŷẑ")) == 7 and held.num_examples > 3
     assert held.corpus.fingerprint == found.fingerprint
     assert found.fingerprint != open_dataset(experiment(tokenizer=tokenizer)).fingerprint
-    (place,) = provenance.TextOrigins(cfg.data, found).places(train.records, 0)[:1]
+    (place,) = TextPlaces(found).places(train.records, 0)[:1]
     assert place.startswith(f"{cfg.data.path}:")
 
 
@@ -222,7 +243,7 @@ def test_held_out_text_that_cannot_be_used_is_said(experiment, tmp_path, monkeyp
     with pytest.raises(ConfigError, match=r"eval_path='dev\.txt': is not for a mixture"):
         DataConfig(eval_path="dev.txt", mixture={"code": SourceConfig(corpus="stdlib_code")})
     tokenizes = lambda *_: pytest.fail("tokenizes before it looks")  # noqa: E731
-    monkeypatch.setattr(corpus.tokenizing, "write_tokens", tokenizes)
+    monkeypatch.setattr(text_examples.tokenizing, "write_texts", tokenizes)
     with pytest.raises(ConfigError, match=r"^data\.eval_path=.*none.txt': no such file"):
         open_corpus(experiment(eval_path=none).data, TEXT)
     blank = tmp_path / "blank.txt"

@@ -9,8 +9,8 @@ import pytest
 
 from flaxformer_lite.config import ConfigError, DataConfig, TokenizerConfig
 from flaxformer_lite.data import table, token_files
-from flaxformer_lite.data.corpus import open_corpus
-from flaxformer_lite.data.text import open_source
+from flaxformer_lite.data.source import open_source
+from flaxformer_lite.data.text_examples import open_corpus
 from flaxformer_lite.storage import remote
 from flaxformer_lite.storage.stores import StorageError
 from flaxformer_lite.text.tokenizer import Bytes

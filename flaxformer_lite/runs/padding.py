@@ -169,7 +169,7 @@ def unpacked(batch: Batch) -> Batch:
 
 
 def _padding(train: Dataset, length: int, why: str) -> list[tuple[str, str]]:
-    lengths = train.records.lengths
+    lengths = train.records.sizes[:, 0]
     share = 1 - lengths.mean() / train.records.length
     if share < MUCH:
         return []

@@ -1,14 +1,14 @@
 """Reinforcement learning from rewards of the answers that the model itself writes.
 
 Each step draws a group of answers to each prompt, rewards them, and makes those more likely that
-are better than their group (objectives/policy_gradient.py has the equations and their papers).
+are better than their group (contrib/rl/policy_gradient.py has the equations and their papers).
 """
 
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple, TypeVar
+from typing import Annotated, ClassVar, NamedTuple, TypeVar
 
 import flax.linen as nn
 import jax
@@ -27,31 +27,35 @@ from flaxformer_lite.config.rules import (
     Range,
     Size,
 )
-from flaxformer_lite.files.read import Json, parse_object
-from flaxformer_lite.nn.functions.losses import DeferredLogits, token_log_probs
-from flaxformer_lite.objectives.auxiliary_model import AuxiliaryModel
-from flaxformer_lite.objectives.base import (
-    Baseline,
-    Collected,
-    Dataset,
-    Drawn,
-    Metric,
-    PresentModel,
-    score_metric,
-)
-from flaxformer_lite.objectives.policy_gradient import (
+from flaxformer_lite.contrib.rl.call_reward import call_reward
+from flaxformer_lite.contrib.rl.policy_gradient import (
     TokenLosses,
     compute_advantages,
     compute_token_losses,
 )
-from flaxformer_lite.objectives.rewards.call import call_reward
-from flaxformer_lite.objectives.rows import Example, TableRecords, fill_row
+from flaxformer_lite.contrib.rl.rollout import (
+    Collected,
+    CurrentPolicy,
+    Drawn,
+    RolloutObjective,
+)
+from flaxformer_lite.files.read import Json, parse_object
+from flaxformer_lite.nn.functions.losses import DeferredLogits, token_log_probs
+from flaxformer_lite.objectives.auxiliary_model import AuxiliaryModel
+from flaxformer_lite.objectives.base import Baseline, Dataset, Metric, score_metric
+from flaxformer_lite.objectives.rows import (
+    Encoder,
+    Example,
+    Record,
+    StoredColumn,
+    TableRecords,
+    fill_row,
+)
 from flaxformer_lite.objectives.sums import LossSums
 from flaxformer_lite.objectives.tables.breakdown import Breakdown, Cell, shorten_text
 from flaxformer_lite.objectives.tables.chat import (
     VARIABLES,
     ChatTask,
-    Turns,
     asked_and_answered,
     messages_of,
     variables_of,
@@ -77,7 +81,7 @@ class Policy(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grpo(ChatTask):
+class Grpo(RolloutObjective, ChatTask):
     """Maximizes the rewards of answers to the prompts of a table.
 
     An example is a prompt with a group of G answers, which are drawn before each step. `answer` and
@@ -88,7 +92,7 @@ class Grpo(ChatTask):
     # answers to each prompt, which are compared with each other
     group: Annotated[int, Range(2, 1 << 16, "be at least 2, and at most 65536")] = 8
     answer_length: Size = 16
-    # files of flaxformer_lite/objectives/rewards, or module:function
+    # files of flaxformer_lite/contrib/rl/rewards, or module:function
     rewards: tuple[Annotated[str, Plugin("rewards")], ...] = ("exact_match",)
     reward_weights: tuple[float, ...] = ()  # of each in their sum; empty: 1
     reward_options: Annotated[str, is_object] = ""  # what the records of all rows have, too
@@ -109,10 +113,9 @@ class Grpo(ChatTask):
     kl_model: ModelPlace = ""  # directory of weights, or workdir
     drop_cut: bool = False  # whether answers without an end are not learned from
 
-    collects = True
     strips_texts = False  # rewards read an answer as it is, in training and held out
     learn = "last"
-    chunked = True
+    stored: ClassVar = {"prompt": StoredColumn("token"), "end": StoredColumn("int32", ())}
     columns = (
         Column("prompt", ("instruction", "question", "problem", "messages", "conversations")),
         Column("answer", ("response", "completion", "solution"), optional=True, predicted=True),
@@ -182,18 +185,20 @@ class Grpo(ChatTask):
                 " temperature; set 1."
             )
 
-    def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[tuple[Turns]]]:
+    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Record]]:
         chats = []
         for number, row in enumerate(rows):
             messages = messages_of(row["prompt"], number, "prompt")
             chats.append(variables_of(row, messages, number))
-        features = []
-        for turns in self.turns(chats, reader.length, reader):
-            prompt = turns.prompt
-            asked = turns._replace(ids=prompt, answers=np.zeros_like(prompt), cut=0)
-            fits = 0 < len(prompt) <= reader.length - self.answer_length
-            features.append([(asked,)] if fits else [])
-        return features
+        records: list[list[Record]] = []
+        for turns in self.turns(chats, encoder.length, encoder):
+            fits = 0 < len(turns.prompt) <= encoder.length - self.answer_length
+            record = {"prompt": turns.prompt, "end": turns.end}
+            records.append([record] if fits else [])
+        return records
+
+    def sizes(self, records: TableRecords) -> np.ndarray:
+        return records.lengths("prompt")[:, None]
 
     def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns the prompt in each of G rows; `collect` adds the answers.
@@ -242,11 +247,11 @@ class Grpo(ChatTask):
         return np.ones(answers_BGT.shape[:2], np.float32)
 
     def collect(
-        self, model: PresentModel, records: TableRecords, examples: np.ndarray
+        self, policy: CurrentPolicy, records: TableRecords, examples: np.ndarray
     ) -> Collected:
         prompts = [self.prompt(records, int(i)) for i in examples]
         stops = np.atleast_1d(self.limits(records)["eos_token_id"])
-        drawn = model.draw(
+        drawn = policy.draw(
             prompts,
             samples=self.group,
             width=records.length - self.answer_length,
@@ -259,7 +264,14 @@ class Grpo(ChatTask):
         counts_N = np.asarray([len(ids) for ids, _ in drawn])
         is_cut_N = ~np.isin([ids[-1] for ids, _ in drawn], stops)
         answered = np.repeat(examples, self.group)
-        by_name = self.reward_answers(records, answered, written, counts_N, is_cut_N)
+
+        def reward_range(rows: range) -> np.ndarray:
+            own = slice(rows.start, rows.stop)
+            answers = (answered[own], written[own], counts_N[own], is_cut_N[own])
+            return np.stack(list(self.reward_answers(records, *answers).values()), axis=1)
+
+        rewards_NR = policy.share(reward_range, len(written))
+        by_name = dict(zip(self.rewards, rewards_NR.T, strict=True))
         rewards_BG = self.sum_rewards(by_name).reshape(shape)
         inputs = self._rows(records, prompts, drawn)
         drawn_BGT = inputs["log_probs"]
@@ -267,14 +279,14 @@ class Grpo(ChatTask):
         inputs["rewards"] = rewards_BG
         inputs["example"] = examples.astype(np.int32)
         inputs["update"] = np.zeros(len(examples), np.int32)
-        predicted = model.predict(inputs)
+        predicted = policy.predict(inputs)
         inputs["log_probs"] = predicted["log_probs"]
         if self.drop_cut:
             inputs["answers"] = inputs["answers"] * ~is_cut_N.reshape(*shape, 1)
         # Of the model itself, as the sampler's are, whatever the temperature.
         ratio_BGT = np.exp(predicted["model_log_probs"] - drawn_BGT)
         gap_BGT = np.where(is_answer_BGT, ratio_BGT - 1, 0.0)
-        if model.dtype == "float32":
+        if policy.dtype == "float32":
             _refuse_gap(np.abs(gap_BGT), list(map(len, prompts)))
         metrics = {
             **_reward_metrics(rewards_BG, by_name),
@@ -320,8 +332,8 @@ class Grpo(ChatTask):
         options = parse_object((self.reward_options or "{}").encode(), "objective.reward_options")
         asked = []
         for example, text, count, cut in zip(examples, written, counts, is_cut, strict=True):
-            number = records.features[int(example)][0].row
-            own = {**records.table.rows[number], **records.rows[number]}
+            row, number = records.table_row(int(example))
+            own = {**records.table.rows[number], **row}
             known = {name: value for name, value in own.items() if value is not None}
             asked.append(
                 options
@@ -484,8 +496,8 @@ class Grpo(ChatTask):
         return rows * group * -(-length // chunks) * model.vocab_size
 
     def prompt_and_reference(self, records: TableRecords, example: int) -> tuple[str, str | None]:
-        row = records.rows[records.features[example][0].row]
-        prompt, _ = asked_and_answered(messages_of(row["prompt"], example, "prompt"))
+        row, number = records.table_row(example)
+        prompt, _ = asked_and_answered(messages_of(row["prompt"], number, "prompt"))
         answer = row["answer"]
         if answer is None:
             return prompt, None
@@ -494,8 +506,6 @@ class Grpo(ChatTask):
     def show_collected(self, record: Json, row: int) -> list[str]:
         """Returns a line of each answer, the best first."""
         lines: list[str] = []
-        if not record:  # of a step that has not been taken
-            return lines
         for i in np.argsort(-np.asarray(record["advantages"][row]), kind="stable"):
             of_rewards = []
             for name, values in record["rewards"].items():
