@@ -9,7 +9,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-__version__ = "0.4.0.dev0"  # of wheels, too: docs/releasing.md
+__version__ = "0.4.0.dev0"  # of wheels, too: CONTRIBUTING.md
 
 _STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
 _MODULE_OF = {}

@@ -186,4 +186,4 @@ def _written_for_class(name: str, families: Collection[str]) -> str:
         option = ", head='causal_lm'"
     if family in AUTO and task in ("CausalLM", "PreTraining"):  # config.json decides
         option = ""
-    return f"model, params = load_pretrained(path{option}) (docs/migration/hugging-face.md)"
+    return f"model, params = load_pretrained(path{option}) (docs/migration.md)"

@@ -69,7 +69,7 @@ def load_pretrained(
     Args:
       path: a directory that transformers' save_pretrained wrote, with config.json and
         model.safetensors (or shards with their index, or Flax's old msgpack files); a checkpoint of
-        another program (docs/migration/lost-homes.md); or the `--workdir` of a training run, whose
+        another program (docs/migration.md); or the `--workdir` of a training run, whose
         best weights are read if it keeps them, else its newest undamaged checkpoint. Either may be
         a gs:// or s3:// address. Or a model on the Hugging Face Hub, hf://ORG/NAME or
         hf://ORG/NAME@REVISION.

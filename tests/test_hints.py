@@ -103,7 +103,7 @@ def test_a_tokenizer_called_as_elsewhere(tmp_path):
     assert len(tokenizer) == tokenizer.vocab_size
 
 
-MIGRATION = (Path(__file__).parents[1] / "docs/migration/hugging-face.md").read_text()
+MIGRATION = (Path(__file__).parent / "flax_classes.txt").read_text()
 CLASSES = re.findall(r"^\| `(Flax\w+)` \|(?: \w+ \|)? `(\w+)` \|$", MIGRATION, re.M)
 
 

@@ -69,7 +69,7 @@ def config(argv: list[str]) -> Any:
     if page.endswith(".gin"):
         fail(
             f"{page}: gin files are not read; a page is a Python file, and --config.FIELD=VALUE"
-            " sets a field. docs/migration/t5x.md says which gin binding is which field.",
+            " sets a field. docs/migration.md says which gin binding is which field.",
             BAD_INPUT,
         )
     try:

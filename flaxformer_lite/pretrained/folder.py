@@ -132,7 +132,7 @@ def read_config(folder: Path) -> dict:
             if any(folder.glob(pattern)):
                 raise WeightsError(
                     f"{folder}: {what}, which is not read."
-                    " docs/migration/lost-homes.md says how weights of other tools come here."
+                    " docs/migration.md says how weights of other tools come here."
                 )
         raise WeightsError(
             f"{folder}: no config.json; pass the directory that save_pretrained wrote."

@@ -31,7 +31,7 @@ LAYERS = StackConfig(num_layers=1, pattern=(LAYER,))
 
 
 class Lm(nn.Module):
-    """An embedding, a Stack and a head, as docs/parts.md puts them together."""
+    """An embedding, a Stack and a head, as docs/python.md puts them together."""
 
     causal: bool = True
     max_length: int = 0

@@ -89,7 +89,7 @@ def convert(parser: argparse.ArgumentParser) -> None:
 
     transformers can read the result. SRC is the --workdir of train (its best or newest checkpoint),
     or a directory of safetensors, of Flax's old msgpack, or of another program's checkpoint
-    (docs/migration/lost-homes.md). DST must not
+    (docs/migration.md). DST must not
     exist; it appears once it is complete. If the run trained an adapter, it is merged into the
     weights.
     """

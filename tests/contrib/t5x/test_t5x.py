@@ -1,6 +1,6 @@
 """T5X checkpoints, laid out as t5x.checkpoints writes them, from the tensors of published models.
 
-The layout was also compared with T5X's own modules: docs/migration/t5x.md.
+The layout was also compared with T5X's own modules: docs/migration.md.
 """
 
 import re
