@@ -176,6 +176,11 @@ class LabelledRecords:
         """Returns the lengths of all records' entries in a column, [records] int32."""
         return self.store.lengths(name)
 
+    @functools.cached_property
+    def num_texts(self) -> int:
+        """The most texts of a record, where the store has `text_lengths`."""
+        return int(self.lengths("text_lengths").max())
+
     def text_lengths(self, examples: np.ndarray, texts: int) -> np.ndarray:
         """Returns the tokens of each text of examples, [examples, texts]; 1 for a lacking one."""
         if "text_lengths" not in self.store:
