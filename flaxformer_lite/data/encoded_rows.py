@@ -333,7 +333,7 @@ def _stored_records(objective: Task, reader: LabelledRecords, root: str) -> Labe
         untaught=store.counts.get("untaught", 0),
         row_of=store.values("row"),
     )
-    return replace(records, sizes=objective.sizes(records))
+    return replace(records, sizes=objective.count_tokens(records))
 
 
 def _write_records(
