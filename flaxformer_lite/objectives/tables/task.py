@@ -194,8 +194,8 @@ class Task(Objective):
           ConfigError: a value cannot be used; names the row.
         """
 
-    def sizes(self, records: TableRecords) -> np.ndarray:
-        """Returns the tokens of each record, int32 [records, 1].
+    def count_tokens(self, records: TableRecords) -> np.ndarray:
+        """Returns the number of tokens of each record, int32 [records, 1].
 
         Those of a decoder side are a second column. By default they are the tokens of `ids`, or of
         the longest of the texts that `text_lengths` counts.

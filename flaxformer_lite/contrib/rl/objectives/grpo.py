@@ -197,7 +197,7 @@ class Grpo(RolloutObjective, ChatTask):
             records.append([record] if fits else [])
         return records
 
-    def sizes(self, records: TableRecords) -> np.ndarray:
+    def count_tokens(self, records: TableRecords) -> np.ndarray:
         return records.lengths("prompt")[:, None]
 
     def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
