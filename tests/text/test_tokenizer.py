@@ -52,9 +52,7 @@ def test_half_of_a_surrogate_pair(trained, name, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "t5"}')
     published = load_tokenizer(tmp_path)
     for encode in (tok.encode, tok.encode_spans, published.encode, published):
-        with pytest.raises(
-            ConfigError, match=r"holds half of a surrogate pair .*replace"
-        ):
+        with pytest.raises(ConfigError, match=r"holds half of a surrogate pair .*replace"):
             encode(["a\ud83d"] if encode == tok.encode_spans else "a\ud83d")
 
 
