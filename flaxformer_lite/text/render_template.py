@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 Variables = dict[str, Any]  # JSON
 
 MEMORY = 1 << 30  # bytes
-LONGEST = 1 << 22  # characters of a prompt
+# Characters of a prompt: ADDED, for a template's own instructions, and FACTOR times those of the
+# conversation as JSON, for a few words around each message.
+ADDED = 1 << 16
+FACTOR = 10
+LONGEST = 1 << 22  # and no more than this
 MOST_CHARACTERS = 300  # characters of an error
 # Names of one thing: what the model thought before its answer. As in transformers, templates that
 # read another than a message has find it too.
@@ -75,7 +79,8 @@ def answer(request: Variables) -> Variables:
     for each in batch:
         try:
             marks.now = datetime.datetime.now()
-            text = _text(compiled.generate(**_prepared(each)))
+            most = min(LONGEST, ADDED + FACTOR * len(json.dumps(each)))
+            text = _text(compiled.generate(**_prepared(each)), most)
             made: Variables = {"text": text}
             if request["marks"]:
                 made["marked"] = _marked(compiled, each, marks, text)
@@ -106,7 +111,7 @@ def _marked(
     """
     marks.are_written = True
     try:
-        whole = _text(compiled.generate(**_prepared(variables)))
+        whole = _text(compiled.generate(**_prepared(variables)), 2 * LONGEST)
     except Exception:  # a template may raise anything
         return None
     finally:
@@ -209,7 +214,7 @@ def _prepared(variables: Variables) -> Variables:
     return {"tools": None, "documents": None, **variables, "messages": messages}
 
 
-def _text(parts: Iterator[str]) -> str:
+def _text(parts: Iterator[str], most: int) -> str:
     from jinja2 import TemplateError
 
     length = 0
@@ -217,8 +222,8 @@ def _text(parts: Iterator[str]) -> str:
     for part in parts:
         texts.append(part)
         length += len(part)
-        if length > LONGEST:
-            raise TemplateError(f"a prompt of more than {LONGEST:,} characters")
+        if length > most:
+            raise TemplateError(f"a prompt of more than {most:,} characters")
     return "".join(texts)
 
 
