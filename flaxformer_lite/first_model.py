@@ -1,6 +1,6 @@
 """Does what a process does once, before its first model: a warning, and a bound on programs.
 
-Importing the package does neither.
+Importing the package does neither. A process that is forked from it computes nothing.
 
 Versions: the package sets no upper bound on jax and flax, and warns of those that are newer than
 the tested ones.
@@ -13,6 +13,7 @@ allocate memory", then SIGSEGV. Only dropping compiled programs gives maps back.
 import functools
 import importlib.metadata
 import logging
+import os
 import re
 from pathlib import Path
 
@@ -25,14 +26,34 @@ TESTED = {
 COMPILED = "/jax/core/compile/backend_compile_duration"  # the event of a compilation
 GRANTED = Path("/proc/sys/vm/max_map_count")
 MAPS = Path("/proc/self/maps")
-SHARE = 0.75  # of the maps that are granted: from here on, programs are dropped
-EVERY = 16  # compilations; to count 50,000 maps takes 35 ms
+MAX_MAPS_SHARE = 0.75  # of the maps that are granted: from here on, programs are dropped
+COMPILATIONS_PER_COUNT = 16  # compilations; to count 50,000 maps takes 35 ms
 
 
 def prepare_process() -> None:
     """Warns of untested versions and bounds the compiled programs, once per process."""
     notice_untested()
     bound_programs()
+
+
+def refuse_fork() -> None:
+    """Refuses to compute in a process that was forked after the first call.
+
+    JAX's threads are not copied by a fork, and the first computation would wait for them for ever.
+
+    Raises:
+      RuntimeError: this process was forked.
+    """
+    if os.getpid() != _first_process():
+        raise RuntimeError(
+            "a forked process cannot compute with JAX after its parent has; start the process by"
+            " spawn or forkserver, as multiprocessing.get_context('spawn') does."
+        )
+
+
+@functools.cache
+def _first_process() -> int:
+    return os.getpid()
 
 
 @functools.cache
@@ -66,7 +87,7 @@ def bound_programs() -> None:
     import jax  # a family's tables are read without it
 
     granted = int(GRANTED.read_text())
-    bound = SHARE * granted
+    bound = MAX_MAPS_SHARE * granted
     compiled = 0
 
     def listen(event: str, *_args, **_kwargs) -> None:
@@ -74,10 +95,10 @@ def bound_programs() -> None:
         if event != COMPILED:
             return
         compiled += 1
-        if compiled % EVERY == 0 and count_maps() > bound:
+        if compiled % COMPILATIONS_PER_COUNT == 0 and count_maps() > bound:
             jax.clear_caches()
             # What is held elsewhere stays, and must not have all else compiled anew at each look.
-            bound = max(SHARE * granted, (count_maps() + granted) / 2)
+            bound = max(MAX_MAPS_SHARE * granted, (count_maps() + granted) / 2)
 
     jax.monitoring.register_event_duration_secs_listener(listen)
 

@@ -115,6 +115,7 @@ def load_pretrained(
       CheckpointError: the workdir has no undamaged checkpoint.
     """
     first_model.prepare_process()
+    first_model.refuse_fork()
     overrides |= {"dtype": dtype, "param_dtype": param_dtype or dtype}
     labels = load.classes_of(labels, num_labels, new_head)
     new_adapter = adapter if isinstance(adapter, AdapterConfig) else None

@@ -101,7 +101,7 @@ def compile_with(monkeypatch, tmp_path):
 
     def compile_with(count):
         counts.append(count)
-        for _ in range(first_model.EVERY):
+        for _ in range(first_model.COMPILATIONS_PER_COUNT):
             listeners[0](first_model.COMPILED, 0.1, fun_name="f")
             listeners[0]("/jax/core/compile/jaxpr_trace_duration", 0.1)
         return freed

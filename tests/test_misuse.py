@@ -1,9 +1,12 @@
 """Public functions that are called wrongly end in a sentence of ours, with the way out."""
 
+import contextlib
+import os
 import re
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import flaxformer_lite as lite
@@ -64,6 +67,10 @@ CALLS = {
     ],
     "must be [batch or 1, length] and [pairs]": [lambda: phase(jnp.arange(5), jnp.ones(2))],
     "labels are float32: must be integers": [lambda: lite.cross_entropy(X, X[..., 0])],
+    "labels hold 9: must be in 0..7": [
+        lambda: lite.cross_entropy(X, IDS + 8),
+        lambda: lite.cross_entropy(lite.DeferredLogits(X, X[0, :8].repeat(2, 0)[:8]), IDS + 8),
+    ],
     "labels is NoneType: must be an array": [lambda: lite.cross_entropy(X, None)],
     "left=1.5, right=0): both must be whole numbers": [lambda: lite.window(1.5)],
     "k=1.5: must be from 0": [lambda: lite.nearest(Q[0, 0], Q[0, 0, 0], 1.5)],
@@ -103,6 +110,58 @@ def test_parameters_of_another_model(gpt2):
         model.apply({"params": {"params": params}}, IDS)
     with pytest.raises(ValueError, match=r"must be \{'params': params\}"):
         lite.logit_lens(model, None, IDS)
+    with pytest.raises(ValueError, match=r"params are empty; pass the ones that init"):
+        lite.generate(model, {}, [[1, 2]], max_new_tokens=1)
+
+
+def test_a_row_without_tokens(gpt2):
+    model, params = gpt2
+    for inputs in ({"input_ids": IDS[:, :0]}, {"inputs_embeds": jnp.zeros((2, 0, 16))}):
+        with pytest.raises(ValueError, match=r"has shape \(2, 0.*; must have a token in each row"):
+            model.apply({"params": params}, **inputs)
+
+
+def test_traced_arguments_of_generation(gpt2):
+    model, params = gpt2
+    for call in (
+        lambda: jax.vmap(lambda ids: lite.generate(model, params, ids, max_new_tokens=1))(
+            IDS[None]
+        ),
+        lambda: jax.jit(lambda p: lite.generate(model, p, [[1]], max_new_tokens=1))(params),
+        lambda: jax.jit(lambda ids: lite.score(model, params, ids, [[1]]))(IDS[:1]),
+    ):
+        with pytest.raises(ValueError, match=r"run outside of jit, vmap and grad"):
+            call()
+
+
+def test_weights_that_are_nan(gpt2, tmp_path, caplog):
+    model, params = gpt2
+    params = jax.tree.map(lambda leaf: np.full(leaf.shape, np.nan, leaf.dtype), params)
+    with pytest.raises(ValueError, match=r"logits after prompt 0 are NaN; check that the param"):
+        lite.generate(model, params, [[1]], max_new_tokens=1)
+    lite.save_pretrained(tmp_path / "saved", model, params)
+    lite.load_pretrained(tmp_path / "saved")
+    assert [line.partition(",")[0] for line in caplog.messages] == [
+        "28 of 28 tensors hold NaN",  # where they are written
+        "36 of 36 tensors hold NaN",
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning", "ignore:.*fork:RuntimeWarning")
+def test_a_forked_process(gpt2):
+    """Which would wait for the threads of its parent for ever."""
+    model, params = gpt2
+    model.apply({"params": params}, IDS)
+    child = os.fork()
+    if not child:
+        code = 1
+        with contextlib.suppress(BaseException):
+            try:
+                lite.generate(model, params, [[1]], max_new_tokens=1)
+            except RuntimeError as error:
+                code = 2 * ("a forked process cannot compute" in str(error))
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
 
 
 def test_arguments_of_generation(gpt2):

@@ -5,18 +5,25 @@
 Reports assignments that pack unlike values into a line, `a, b = x, y`, comments that switch the
 formatter off, and names of other libraries that are not public. Unpacking a call, swapping and
 updating at once (`a, b = b, a + b`) are fine.
+
+In the package, the name of a numeric constant has two words: it says what is counted, and of what,
+as in `MAX_COLUMNS_IN_MESSAGE`. tools/short_names.txt lists those from before the rule, and may only
+get shorter.
 """
 
 import ast
+import re
 import subprocess
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 SKIP = "fmt: " + "skip"  # in two parts, so that this line is none
 PRIVATE = "flaxformer_lite/private_names.py"  # the one file that may use private names
 PUBLIC = ("_asdict", "_exit", "_fields", "_make", "_replace")  # documented all the same
 UNDOCUMENTED = ("jax.interpreters", "jax.lib")  # without an underscore, but not of JAX's API
+SHORT_NAMES = Path("tools/short_names.txt")
+ONE_WORD = re.compile(r"_?[A-Z0-9]+")
 SETTERS = ("getattr", "setattr", "hasattr", "delattr")
 
 
@@ -36,6 +43,45 @@ def problems(source: str, defined: Collection[str] = ()) -> Iterator[tuple[int, 
         for name in _names(node):
             if _is_private(name, defined):
                 yield node.lineno, f"{name} is not public: use it in {PRIVATE}, with the reason"
+
+
+def short_constants(source: str) -> Iterator[tuple[int, str]]:
+    """Yields the line and the name of each numeric constant of a module whose name is one word."""
+    for node in ast.parse(source).body:
+        target = None
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            target = node.targets[0]
+        elif isinstance(node, ast.AnnAssign):
+            target = node.target
+        if not isinstance(target, ast.Name) or not ONE_WORD.fullmatch(target.id):
+            continue
+        if node.value is not None and _is_number(node.value):
+            yield node.lineno, target.id
+
+
+def _is_number(node: ast.expr) -> bool:
+    if isinstance(node, ast.UnaryOp):
+        return _is_number(node.operand)
+    if isinstance(node, ast.BinOp):
+        return _is_number(node.left) and _is_number(node.right)
+    return isinstance(node, ast.Constant) and type(node.value) in (int, float)
+
+
+def check_short_names(sources: Mapping[str, str], allowed: Collection[str]) -> Iterator[str]:
+    """Yields what is wrong with short names: new ones, and entries of the list that are gone.
+
+    Args:
+      sources: the text of each file of the package.
+      allowed: `path NAME` of each short name from before the rule.
+    """
+    found = set()
+    for path, source in sources.items():
+        for line, name in short_constants(source):
+            found.add(f"{path} {name}")
+            if f"{path} {name}" not in allowed:
+                yield f"{path}:{line}: {name}: say what it counts, and of what, in two words"
+    for entry in sorted(set(allowed) - found):
+        yield f"{SHORT_NAMES}: {entry} is gone; remove the line"
 
 
 def private_definitions(source: str) -> set[str]:
@@ -106,6 +152,10 @@ def main() -> int:
                 continue
             print(f"{path}:{line}: {message}")
             count += 1
+    package = {path: text for path, text in sources.items() if path.startswith("flaxformer_lite/")}
+    for message in check_short_names(package, SHORT_NAMES.read_text().splitlines()):
+        print(message)
+        count += 1
     return 1 if count else 0
 
 

@@ -20,12 +20,12 @@ from flaxformer_lite.types import Array, Tree
 Index = tuple[Any, ...]  # slices, or an ellipsis
 # A cache for the nodes of a database's tree; each call has its own.
 NODES = {"cache_pool#nodes": {"total_bytes_limit": 10**8}}
-LARGEST = 1 << 29  # bytes of an object, above which another one begins
-SEARCHED = 1 << 30  # bytes of data files that are searched for an array
+MAX_OBJECT_BYTES = 1 << 29  # bytes of an object, above which another one begins
+MAX_SEARCHED_BYTES = 1 << 30  # bytes of data files that are searched for an array
 # Nearby reads are merged, as orbax does.
 NEARBY = {
     "threshold_bytes": 10**6,
-    "merged_bytes": LARGEST,
+    "merged_bytes": MAX_OBJECT_BYTES,
     "interval": "1ms",
 }
 
@@ -158,7 +158,7 @@ def _array(leaf: jax.ShapeDtypeStruct, pieces: dict[str, tensorstore.Future]) ->
 def lies_in(at: Path | Objects, path: str) -> list[str]:
     """Lists the files of a checkpoint that hold an array.
 
-    The database has no list of them, so up to SEARCHED bytes are searched for the array's.
+    The database has no list of them, so up to MAX_SEARCHED_BYTES are searched for the array's.
     """
     if isinstance(at, Objects):
         names = at.names()
@@ -177,7 +177,7 @@ def lies_in(at: Path | Objects, path: str) -> list[str]:
         if any(piece in data for piece in stored):
             holding.append(name)
         searched += len(data)
-        if searched > SEARCHED:
+        if searched > MAX_SEARCHED_BYTES:
             break
     return holding
 
@@ -209,7 +209,7 @@ def _database(base: Json) -> Json:
     database = {
         "driver": "ocdbt",
         "base": base,
-        "target_data_file_size": LARGEST,
+        "target_data_file_size": MAX_OBJECT_BYTES,
         "cache_pool": "cache_pool#nodes",
     }
     for name, value in NEARBY.items():

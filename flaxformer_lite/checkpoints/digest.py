@@ -22,7 +22,9 @@ Leaves = dict[str, list]
 Words = TypeVar("Words", np.ndarray, jax.Array)
 # Any two different numbers would do, but all checkpoints were written with these.
 SEEDS = (0x9E3779B9, 0x85EBCA77)  # one per sum
-SMALL = 1 << 20  # bytes; smaller arrays are summed on the host, to compile nothing for them
+MAX_HOST_BYTES = (
+    1 << 20
+)  # bytes; smaller arrays are summed on the host, to compile nothing for them
 
 
 def describe_leaves(tree: object) -> Leaves:
@@ -49,7 +51,7 @@ def digest(tree: object) -> str:
 
 def _digest(leaf: jax.Array | np.ndarray) -> str:
     sums: Iterable[Array]
-    if leaf.nbytes < SMALL and getattr(leaf, "is_fully_addressable", True):
+    if leaf.nbytes < MAX_HOST_BYTES and getattr(leaf, "is_fully_addressable", True):
         flat = np.ascontiguousarray(leaf).reshape(-1)
         words = flat.view(f"uint{_bits(leaf.dtype)}").astype(np.uint32)
         sums = _sums(words, np.arange(words.size, dtype=np.uint32))

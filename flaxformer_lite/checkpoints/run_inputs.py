@@ -58,5 +58,5 @@ def _tokenizer_hash(folder: Path) -> str:
     digest = hashlib.sha256()
     for name in saved_files.ALL:
         if (folder / name).exists():
-            digest.update(read_bytes(folder / name, limit=saved_files.LARGEST))
+            digest.update(read_bytes(folder / name, limit=saved_files.MAX_TOKENIZER_BYTES))
     return digest.hexdigest()[:16]

@@ -29,10 +29,10 @@ from flaxformer_lite.files.publish import check_writable
 from flaxformer_lite.files.read import escape_controls, escape_unprintable
 
 BAD_INPUT = 2  # exit codes
-FAILED = 1
-INT32 = 2**31 - 1  # XLA's sizes
+EXIT_FAILED = 1
+MAX_INT32 = 2**31 - 1  # XLA's sizes
 ADAPTER_RATE = 2e-4  # of the examples of PEFT and TRL
-LONGEST = 1500  # most characters of a message
+MAX_MESSAGE_CHARACTERS = 1500  # most characters of a message
 MOST_TEXT = 1 << 24  # characters of a text from a file or a pipe
 MOST_FIELDS = 4  # most fields to suggest
 RAISED = re.compile(r"^[\w.]*\bConfigError: ")
@@ -407,7 +407,7 @@ def add_base(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def integer(least: int, most: int = INT32) -> Callable[[str], int]:
+def integer(least: int, most: int = MAX_INT32) -> Callable[[str], int]:
     """Builds an argparse type for whole numbers in a range."""
 
     def read(value: str) -> int:
@@ -453,8 +453,8 @@ def fail(message: object, code: int, *, at_once: bool = False) -> NoReturn:
     if "://" in text:  # other parsers repeat what they refuse
         text = SECRET.sub("***", text)
     line = escape_unprintable(text)
-    if len(line) > LONGEST:
-        line = f"{line[:LONGEST]} ..."
+    if len(line) > MAX_MESSAGE_CHARACTERS:
+        line = f"{line[:MAX_MESSAGE_CHARACTERS]} ..."
     print(f"error: {line}", file=sys.stderr, flush=True)
     if at_once:
         with contextlib.suppress(OSError):  # a full disk

@@ -96,7 +96,7 @@ def convert(
                 **dtypes,
             )
         total = sum(_size(leaf) for leaf in jax.tree.leaves(params))
-        with read_progress(f"writing {dst}", total) as advance:
+        with read_progress(f"writing {dst}", total) as advance, print_warnings():
             watched = jax.tree.map(lambda leaf: _Watched(leaf, advance), params)
             write_pretrained(made, model, watched, like=origin_of(model), shard_bytes=shard_bytes)
         cfg = model.cfg
@@ -175,7 +175,8 @@ def write_adapter(
         model, params = open_pretrained(source, base=base, allow_plugins=allow_plugins, **overrides)
     cfg = model.cfg
     with new_place(dst) as made:
-        save_adapter.write_adapter(made, model, params, base=base_of(model.source))
+        with print_warnings():
+            save_adapter.write_adapter(made, model, params, base=base_of(model.source))
         weights = parameter_shapes(type(model)(dataclasses.replace(cfg, adapter=None)))
         flat = flatten_dict(params, sep="/")
         factors = {path: leaf for path, leaf in flat.items() if path not in weights}

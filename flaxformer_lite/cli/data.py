@@ -32,10 +32,10 @@ from flaxformer_lite.sharding.activations import MESH_AXES
 from flaxformer_lite.storage import content_cache
 from flaxformer_lite.training.program import with_steps
 
-SAMPLE = 512  # examples whose padding is counted
+SAMPLED_EXAMPLES = 512  # examples whose padding is counted
 SHARES = 1, 5, 25, 50, 75, 95, 99  # percentiles
 MOST_LABELS = 20  # listed with their numbers
-BAR = 40  # columns
+BAR_COLUMNS = 40  # columns
 Rows = list[tuple[str, str]]
 # By the name of the source, with the records of the training split.
 Texts = Mapping[str, tuple[Corpus, Records]]
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _show_stats(out: Console, data: Dataset, cfg: ExperimentConfig, seconds: float) -> None:
     # A fixed seed, so that two looks at the same data say the same.
-    drawn = np.random.default_rng(0).permutation(data.num_examples)[:SAMPLE]
+    drawn = np.random.default_rng(0).permutation(data.num_examples)[:SAMPLED_EXAMPLES]
     texts = _texts(data)
     examples = []
     for number, row in enumerate(drawn):
@@ -232,7 +232,7 @@ def _histogram(out: Console, title: str, lengths: np.ndarray) -> None:
     out.print("  ".join(f"{share}% {round(length):,}" for share, length in percentiles))
     counts = np.bincount(np.log2(np.maximum(lengths, 1)).astype(int))
     for power in range(int(np.flatnonzero(counts)[0]), len(counts)):
-        bar = "█" * round(BAR * counts[power] / counts.max())
+        bar = "█" * round(BAR_COLUMNS * counts[power] / counts.max())
         span = f"{2**power:>11,} to {2 ** (power + 1) - 1:>11,}"
         out.print(f"{span} {counts[power]:>12,} {bar}".rstrip())
 

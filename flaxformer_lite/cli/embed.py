@@ -23,8 +23,8 @@ from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-MOST = 12  # most texts with similarities that fit on a screen
-TOKENS = 10  # of a sparse vector that are printed
+MAX_SIMILARITY_TEXTS = 12  # most texts with similarities that fit on a screen
+SHOWN_TOKENS = 10  # of a sparse vector that are printed
 SUFFIX = {"dense": ".npy", "sparse": ".npz", "multi_vector": ".npz"}
 
 
@@ -51,10 +51,10 @@ def run(args: argparse.Namespace) -> None:
     if args.out:
         print(f"{args.out}: {_saved(args.out, vectors)}, float32")
         return
-    if len(texts) > MOST:
+    if len(texts) > MAX_SIMILARITY_TEXTS:
         raise ConfigError(
-            f"{len(texts)} texts: a screen has room for {MOST}; --out FILE{SUFFIX[layers.kind]}"
-            " saves the vectors."
+            f"{len(texts)} texts: a screen has room for {MAX_SIMILARITY_TEXTS};"
+            f" --out FILE{SUFFIX[layers.kind]} saves the vectors."
         )
     if layers.kind == "sparse":
         _print_tokens(texts, vectors, opened.tokenizer)
@@ -94,7 +94,7 @@ def _print_tokens(texts: list[str], vectors: "csr_array", tokenizer: PublishedTo
     """Prints the tokens of largest weight of each text."""
     for number, text in enumerate(texts):
         weights_V = vectors[[number]].toarray()[0]
-        largest = np.argsort(-weights_V, kind="stable")[:TOKENS]
+        largest = np.argsort(-weights_V, kind="stable")[:SHOWN_TOKENS]
         shown = []
         for i in largest:
             if weights_V[i] > 0:

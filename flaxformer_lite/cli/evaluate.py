@@ -18,7 +18,7 @@ from flaxformer_lite.objectives.tables.breakdown import Breakdown, cell_text
 from flaxformer_lite.objectives.tables.task import Labelled
 from flaxformer_lite.runs.evaluate_file import Trained, open_file, open_trained
 
-ROWS = 30  # most rows of a table on the terminal
+MAX_TABLE_ROWS = 30  # most rows of a table on the terminal
 
 
 def run(args: argparse.Namespace) -> None:
@@ -100,14 +100,14 @@ def _with_folded_labels(trained: Trained) -> Trained:
 
 
 def show(table: Breakdown) -> None:
-    """Prints a table, at most ROWS of it."""
+    """Prints a table, at most MAX_TABLE_ROWS of it."""
     rows = []
-    for row in table.rows[:ROWS]:
+    for row in table.rows[:MAX_TABLE_ROWS]:
         rows.append([quote_name(cell_text(cell)) for cell in row])
     if not rows:
         return
     print(f"\n{table.title}")
     numbers = [i for i, cell in enumerate(table.rows[0]) if not isinstance(cell, str)]
     print_table(table.head, rows, right=numbers)
-    if len(table.rows) > ROWS:
-        print(f"... {len(table.rows) - ROWS} more; --json has all")
+    if len(table.rows) > MAX_TABLE_ROWS:
+        print(f"... {len(table.rows) - MAX_TABLE_ROWS} more; --json has all")

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
-from flaxformer_lite.cli.command_line import BAD_INPUT, FAILED
+from flaxformer_lite.cli.command_line import BAD_INPUT, EXIT_FAILED
 from flaxformer_lite.config.rules import ConfigError
 
 MEMORY = re.compile(r"RESOURCE_EXHAUSTED|[Oo]ut of memory|bad_alloc|(?:Failed|Unable) to allocate")
@@ -44,18 +44,18 @@ def explain(error: BaseException, smaller: str = SMALLER) -> tuple[str, int]:
     if isinstance(error, WeightsError):
         return message, BAD_INPUT
     if isinstance(error, CheckpointError):
-        return message, FAILED
+        return message, EXIT_FAILED
     is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
     if is_full or DISK.search(message):
         line = f"the disk is full ({message}); free some space, and run the same command again."
-        return line, FAILED
+        return line, EXIT_FAILED
     if isinstance(error, MemoryError) or MEMORY.search(message):
-        return f"out of memory ({message or 'of this machine'}); {smaller}", FAILED
+        return f"out of memory ({message or 'of this machine'}); {smaller}", EXIT_FAILED
     if isinstance(error, OSError):
-        return message, FAILED
+        return message, EXIT_FAILED
     if isinstance(error, RecursionError):
-        return f"something is nested too deeply ({message}); {DEBUG}", FAILED
-    return f"{type(error).__name__}: {message or 'no message'}; {DEBUG}", FAILED
+        return f"something is nested too deeply ({message}); {DEBUG}", EXIT_FAILED
+    return f"{type(error).__name__}: {message or 'no message'}; {DEBUG}", EXIT_FAILED
 
 
 def first_line(error: BaseException) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import NoReturn
 
-GRACE = 3.0  # seconds that a command has to clean up
+GRACE_SECONDS = 3.0  # seconds that a command has to clean up
 IMPORTS = "<frozen importlib"
 INTERRUPTED = "error: interrupted.\n"
 
@@ -21,7 +21,7 @@ def interruptible() -> Iterator[None]:
     The exception is lost where Python ignores exceptions, as in a callback of the garbage
     collector, or where a library catches all of them; it is delayed while native code runs; and
     native modules crash if it is raised during their import. So the process ends at once during an
-    import and on the second signal, and otherwise `GRACE` seconds later if the block still runs.
+    import and on the second signal, and otherwise after `GRACE_SECONDS` if the block still runs.
 
     Does nothing outside the main thread, or if SIGINT is ignored, as under nohup.
     """
@@ -70,9 +70,9 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 
 def _end_late(received: int, done: threading.Event) -> None:
-    """Waits for SIGINT in a thread, and ends the process if it runs on for `GRACE` seconds."""
+    """Waits for SIGINT in a thread, and ends the process if it runs on for `GRACE_SECONDS`."""
     while number := os.read(received, 1):
-        if number[0] == signal.SIGINT and not done.wait(GRACE):
+        if number[0] == signal.SIGINT and not done.wait(GRACE_SECONDS):
             _end()
 
 

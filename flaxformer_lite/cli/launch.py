@@ -118,18 +118,18 @@ def explain(error: BaseException, workdir: str, group: Processes) -> tuple[str, 
         case ConfigError():
             return str(error), command_line.BAD_INPUT, False
         case CheckpointError() if not group.alone and COLLECTIVE.search(str(error)):
-            return f"{LOST} ({str(error)[:200]})", command_line.FAILED, True
+            return f"{LOST} ({str(error)[:200]})", command_line.EXIT_FAILED, True
         case CheckpointError() | RunError() | ProcessError():
             message = str(error)
             if failures.DISK.search(message):
                 message += " Free some space; the same command continues."
-            return message, command_line.FAILED, False
+            return message, command_line.EXIT_FAILED, False
         case OSError():
             where = error.filename or workdir
             message = f"{where}: {error.strerror or error}; the same command continues."
-            return message, command_line.FAILED, True
+            return message, command_line.EXIT_FAILED, True
     if not group.alone and LOST_PEER.search(str(error)):
-        return f"{LOST} ({failures.first_line(error)[:200]})", command_line.FAILED, True
+        return f"{LOST} ({failures.first_line(error)[:200]})", command_line.EXIT_FAILED, True
     return *failures.explain(error, SMALLER), True
 
 

@@ -23,8 +23,8 @@ from flaxformer_lite.config.rules import (
     strip_annotation,
 )
 
-COLUMN = 50  # where explanations begin
-WIDTH = 120  # of a line
+EXPLANATION_COLUMN = 50  # where explanations begin
+LINE_WIDTH = 120  # of a line
 
 
 def describe(config: ConfigDict) -> str:
@@ -122,10 +122,10 @@ def _type(hint: object) -> str:
 def _line(path: str, value: object, about: str) -> str:
     shown = value if isinstance(value, str) else repr(value)
     flag = f"  --{path}={shown}"
-    body = textwrap.wrap(about, WIDTH - COLUMN)
-    if len(flag) >= COLUMN:
+    body = textwrap.wrap(about, LINE_WIDTH - EXPLANATION_COLUMN)
+    if len(flag) >= EXPLANATION_COLUMN:
         lines = [flag]
     else:
-        lines = [f"{flag:{COLUMN}}{body[0]}"]
+        lines = [f"{flag:{EXPLANATION_COLUMN}}{body[0]}"]
         body = body[1:]
-    return "\n".join([*lines, *(" " * COLUMN + line for line in body)])
+    return "\n".join([*lines, *(" " * EXPLANATION_COLUMN + line for line in body)])

@@ -21,7 +21,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.retrieval import is_beir, read_beir, read_pairs
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.inference.embed import Vectors, embed, similarity
-from flaxformer_lite.inference.retrieval import DEEPEST, Collected, Hits, metrics, search
+from flaxformer_lite.inference.retrieval import MAX_RANK, Collected, Hits, metrics, search
 from flaxformer_lite.model_details import load_sentence_layers
 from flaxformer_lite.objectives.tables import retrieval
 from flaxformer_lite.pretrained.sentences import SentenceLayers
@@ -50,7 +50,7 @@ def evaluate(args: argparse.Namespace) -> None:
         data = read_beir(args.data, where)
     with print_warnings():
         layers, opened = open_sentence_model(args)
-        hits = nearest(opened, layers, data, DEEPEST, prompts_of(args))
+        hits = nearest(opened, layers, data, MAX_RANK, prompts_of(args))
         baseline = _words(data)
     values = measured(data, hits)
     if args.output:
@@ -169,7 +169,7 @@ def _words(data: Collected) -> dict[str, float] | None:
     def vectors_of(start: int, end: int) -> "csr_array":
         return documents_MW[start:end]
 
-    return measured(data, search(queries_QW, len(documents), vectors_of, score, DEEPEST))
+    return measured(data, search(queries_QW, len(documents), vectors_of, score, MAX_RANK))
 
 
 def _ranking(data: Collected, hits: Hits) -> list[Json]:

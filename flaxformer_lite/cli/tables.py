@@ -8,12 +8,12 @@ from rich.table import Table
 
 from flaxformer_lite.files.read import escape_controls
 
-WIDTH = 200  # columns of a file or pipe
-MANY = 1000  # rows above which wrapping cells to a terminal's width takes seconds
+PIPE_COLUMNS = 200  # columns of a file or pipe
+MAX_WRAPPED_ROWS = 1000  # rows above which wrapping cells to a terminal's width takes seconds
 
 
 def make_console() -> Console:
-    width: int | None = WIDTH
+    width: int | None = PIPE_COLUMNS
     if Console().is_terminal:
         width = None
     return Console(width=width, highlight=False, markup=False, emoji=False)
@@ -25,7 +25,7 @@ def print_table(
     """Prints a table; columns whose numbers are in `right` are right-aligned."""
     titles = list(map(escape_controls, titles))
     cells = [list(map(escape_controls, row)) for row in rows]
-    if len(cells) > MANY:
+    if len(cells) > MAX_WRAPPED_ROWS:
         _print_plain(titles, cells, right)
         return
     table = Table(box=None, pad_edge=False, header_style="dim")

@@ -15,7 +15,7 @@ from flaxformer_lite.config.architecture import ModelConfig, check_family
 from flaxformer_lite.config.mixture import SourceConfig, check_mixture, is_schedule
 from flaxformer_lite.config.parts import AdapterConfig
 from flaxformer_lite.config.rules import (
-    INT32,
+    MAX_INT32,
     MAY_CHANGE,
     REORDERS_SUMS,
     ConfigError,
@@ -46,7 +46,7 @@ from flaxformer_lite.config.rules import (
 MOST_TOKENS = 2**32
 MOST_NUMBERS = 2**46
 MOST_WEIGHTS = 2**36
-STEPS = 1000  # of a run with neither steps nor epochs
+DEFAULT_STEPS = 1000  # of a run with neither steps nor epochs
 COLUMNS = r"(\w+=[^=,]+(,\w+=[^=,]+)*)?"
 Seed = Annotated[int, Range(0, 2**32 - 1, "not be negative, and be below 2**32")]
 Sample = Annotated[int, Range(0, 2**16, "be between 0 and 65536")]
@@ -58,7 +58,7 @@ Columns = Annotated[
 ]
 Tracker = Annotated[str, Plugin("trackers")]
 Axis = Annotated[
-    int, Range(-1, INT32, "be positive, or -1 for all devices that are left"), REORDERS_SUMS
+    int, Range(-1, MAX_INT32, "be positive, or -1 for all devices that are left"), REORDERS_SUMS
 ]
 Path = Annotated[Place, MAY_CHANGE]
 DataPath = Annotated[DataPlace, MAY_CHANGE]
@@ -231,7 +231,7 @@ class TrainConfig(Record):
                 " the run; set one of them to 0."
             )
         if not self.epochs:
-            object.__setattr__(self, "steps", self.steps or STEPS)
+            object.__setattr__(self, "steps", self.steps or DEFAULT_STEPS)
         if self.steps and self.profiled.stop > self.steps + 1:
             raise ConfigError(
                 f"train.profile={self.profile!r}, train.steps={self.steps}: must end with the run."

@@ -16,7 +16,7 @@ from flaxformer_lite.config.rules import (
     raise_if_invalid,
 )
 
-MOST = 256  # sources
+MAX_SOURCES = 256  # sources
 CHANGE = r"(?:(\d+)-)?(\d+):((?:[\w ]+=[^=,;]+,?)+)"  # FROM-TO: name=weight, name=weight
 
 
@@ -121,8 +121,10 @@ def check_mixture(data: Any) -> None:
     if data.eval_path:
         rule = "is not for a mixture, which holds out a share of each source; leave it empty."
         raise_if_invalid("eval_path", data.eval_path, rule)
-    if len(sources) > MOST:
-        raise_if_invalid("mixture", len(sources), f"has more than {MOST} sources; join some.")
+    if len(sources) > MAX_SOURCES:
+        raise_if_invalid(
+            "mixture", len(sources), f"has more than {MAX_SOURCES} sources; join some."
+        )
     for name in sources:
         if not re.fullmatch(r"[A-Za-z]\w*", name):
             raise_if_invalid("mixture", name, "a name has letters, digits and _ only.")

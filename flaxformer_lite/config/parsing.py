@@ -16,7 +16,7 @@ from flaxformer_lite import registry
 from flaxformer_lite.config.experiment import ExperimentConfig
 from flaxformer_lite.config.mixture import SourceConfig
 from flaxformer_lite.config.rules import (
-    FLOAT32,
+    MAX_FLOAT32,
     ConfigError,
     PluginError,
     Sections,
@@ -296,7 +296,11 @@ def _build(
     if not isinstance(value, bool):  # numpy's numbers become Python's
         if kind is int and isinstance(value, numbers.Integral):
             return int(value)
-        if kind is float and isinstance(value, numbers.Real) and abs(cast(float, value)) < FLOAT32:
+        if (
+            kind is float
+            and isinstance(value, numbers.Real)
+            and abs(cast(float, value)) < MAX_FLOAT32
+        ):
             return float(value)
     return value
 

@@ -18,8 +18,8 @@ from typing import Annotated, Any, NamedTuple
 from flaxformer_lite import registry
 from flaxformer_lite.config import choices
 
-INT32 = 2**31 - 1  # the largest integer of a device
-FLOAT32 = 3.4e38  # floats beyond are infinite on a device
+MAX_INT32 = 2**31 - 1  # the largest integer of a device
+MAX_FLOAT32 = 3.4e38  # floats beyond are infinite on a device
 MOST_TRACED = 1000  # steps of a trace; a step of a large model writes megabytes
 SECRET = re.compile(r"(?<=://)[^/,\s'\"]*@|(?<=\?)[\w.-]+=[^,\s'\"]*")  # in an address
 HUB = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")  # a model, and its revision
@@ -221,7 +221,7 @@ def is_rate(value: str) -> str:
         number = float(factor)
     except ValueError:
         number = 0.0
-    if not (pattern and 0 < number <= FLOAT32):
+    if not (pattern and 0 < number <= MAX_FLOAT32):
         return 'must be "pattern=factor", such as "token_embed=0.1", with a positive factor.'
     return is_pattern(pattern)
 
@@ -231,13 +231,13 @@ def is_text(value: str) -> str:
     return "" if written else "must be text that UTF-8 can write, without NUL."
 
 
-Int = Annotated[int, Range(-INT32, INT32, "be between -2**31 and 2**31")]
-Size = Annotated[int, Range(1, INT32, "be positive, and below 2**31")]
-TokenId = Annotated[int, Range(-1, INT32, "be a token's id, or -1 for none")]
-Count = Annotated[int, Range(0, INT32, "not be negative, and be below 2**31")]
-Float = Annotated[float, Range(-FLOAT32, FLOAT32, "be finite")]
-Positive = Annotated[float, Range(1e-30, FLOAT32, "be positive, from 1e-30, and finite")]
-NotNegative = Annotated[float, Range(0, FLOAT32, "not be negative, and be finite")]
+Int = Annotated[int, Range(-MAX_INT32, MAX_INT32, "be between -2**31 and 2**31")]
+Size = Annotated[int, Range(1, MAX_INT32, "be positive, and below 2**31")]
+TokenId = Annotated[int, Range(-1, MAX_INT32, "be a token's id, or -1 for none")]
+Count = Annotated[int, Range(0, MAX_INT32, "not be negative, and be below 2**31")]
+Float = Annotated[float, Range(-MAX_FLOAT32, MAX_FLOAT32, "be finite")]
+Positive = Annotated[float, Range(1e-30, MAX_FLOAT32, "be positive, from 1e-30, and finite")]
+NotNegative = Annotated[float, Range(0, MAX_FLOAT32, "not be negative, and be finite")]
 Probability = Annotated[float, Range(0, 1 - 1e-9, "be a probability in [0, 1)")]
 Share = Annotated[float, Range(1e-9, 1 - 1e-9, "be strictly between 0 and 1")]
 Place = Annotated[str, is_place]  # a local path, or an address in a store

@@ -176,6 +176,11 @@ class LabelledRecords:
         """Returns the lengths of all records' entries in a column, [records] int32."""
         return self.store.lengths(name)
 
+    @functools.cached_property
+    def num_texts(self) -> int:
+        """The most texts of a record, where the store has `text_lengths`."""
+        return int(self.lengths("text_lengths").max())
+
     def text_lengths(self, examples: np.ndarray, texts: int) -> np.ndarray:
         """Returns the tokens of each text of examples, [examples, texts]; 1 for a lacking one."""
         if "text_lengths" not in self.store:
@@ -328,7 +333,7 @@ def _stored_records(objective: Task, reader: LabelledRecords, root: str) -> Labe
         untaught=store.counts.get("untaught", 0),
         row_of=store.values("row"),
     )
-    return replace(records, sizes=objective.sizes(records))
+    return replace(records, sizes=objective.count_tokens(records))
 
 
 def _write_records(

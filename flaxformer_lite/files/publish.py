@@ -21,9 +21,9 @@ from pathlib import Path
 
 from flaxformer_lite.config import ConfigError
 
-PATIENCE = 10.0  # seconds
-EXCHANGE = 2  # RENAME_EXCHANGE of Linux
-HERE = -100  # AT_FDCWD
+LOCK_SECONDS = 10.0  # seconds
+RENAME_EXCHANGE = 2  # of Linux
+AT_FDCWD = -100  # of Linux: this folder
 
 
 @contextlib.contextmanager
@@ -151,7 +151,7 @@ def _locked(target: Path, make: Callable[[Path], None], *, alone: bool = False) 
     with contextlib.ExitStack() as stack:
         with _opened(target.parent) as parent:
             if alone:  # one at a time looks for others, where there are locks
-                _lock(parent, PATIENCE)
+                _lock(parent, LOCK_SECONDS)
             for other in [path for path in target.parent.iterdir() if pattern.fullmatch(path.name)]:
                 if _is_held(other) and alone:
                     raise ConfigError(
@@ -162,7 +162,7 @@ def _locked(target: Path, make: Callable[[Path], None], *, alone: bool = False) 
             while not os.path.lexists(made):  # one that looks may remove it before it is locked
                 make(made)
                 with contextlib.suppress(FileNotFoundError):
-                    _lock(stack.enter_context(_opened(made)), PATIENCE)
+                    _lock(stack.enter_context(_opened(made)), LOCK_SECONDS)
         yield made
 
 
@@ -207,7 +207,12 @@ def _swap(made: Path, target: Path) -> None:
         return
     libc = ctypes.CDLL(None, use_errno=True)
     if hasattr(libc, "renameat2"):
-        if libc.renameat2(HERE, os.fsencode(made), HERE, os.fsencode(target), EXCHANGE) == 0:
+        if (
+            libc.renameat2(
+                AT_FDCWD, os.fsencode(made), AT_FDCWD, os.fsencode(target), RENAME_EXCHANGE
+            )
+            == 0
+        ):
             return
         number = ctypes.get_errno()
         if number not in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):

@@ -15,10 +15,10 @@ from typing import Any, BinaryIO
 from flaxformer_lite.config import ConfigError
 
 # bytes of a JSON file; the largest index of published shards has less than a tenth
-LARGEST = 1 << 26
+MAX_JSON_BYTES = 1 << 26
 STREAM = "is no regular file, and is read more than once; write its content to a file."
-DEEPEST = 100  # objects and lists within each other
-DIGITS = 39  # of an integer; tokenizer_config.json spells "no limit" as 10**30
+MAX_NESTING = 100  # objects and lists within each other
+MAX_INTEGER_DIGITS = 39  # of an integer; tokenizer_config.json spells "no limit" as 10**30
 KINDS = {
     int: "a whole number",
     float: "a number",
@@ -50,7 +50,9 @@ def open_regular(path: Path, *, error: type[Exception] = ConfigError) -> BinaryI
     raise error(f"{path}: not a regular file; put the file itself there.")
 
 
-def read_bytes(path: Path, *, limit: int = LARGEST, error: type[Exception] = ConfigError) -> bytes:
+def read_bytes(
+    path: Path, *, limit: int = MAX_JSON_BYTES, error: type[Exception] = ConfigError
+) -> bytes:
     """Reads a regular file of at most `limit` bytes."""
     with open_regular(path, error=error) as file:
         size = os.fstat(file.fileno()).st_size
@@ -62,7 +64,9 @@ def read_bytes(path: Path, *, limit: int = LARGEST, error: type[Exception] = Con
         return file.read(size)
 
 
-def read_text(path: Path, *, limit: int = LARGEST, error: type[Exception] = ConfigError) -> str:
+def read_text(
+    path: Path, *, limit: int = MAX_JSON_BYTES, error: type[Exception] = ConfigError
+) -> str:
     """Reads UTF-8 text like `read_bytes`."""
     try:
         return read_bytes(path, limit=limit, error=error).decode()
@@ -177,7 +181,7 @@ def _unique(pairs: list[tuple[str, object]]) -> Json:
 
 
 def _integer(digits: str) -> int:
-    if len(digits.lstrip("-")) > DIGITS:
+    if len(digits.lstrip("-")) > MAX_INTEGER_DIGITS:
         raise ValueError(f"a whole number of {len(digits)} digits")
     return int(digits)
 
@@ -188,8 +192,8 @@ def _check_depth(values: object) -> None:
     depth = 0
     while level := [x for x in level if isinstance(x, (dict, list))]:
         depth += 1
-        if depth > DEEPEST:
-            raise ValueError(f"nested more than {DEEPEST} deep")
+        if depth > MAX_NESTING:
+            raise ValueError(f"nested more than {MAX_NESTING} deep")
         below: list[object] = []
         for x in level:
             below += x.values() if isinstance(x, dict) else x

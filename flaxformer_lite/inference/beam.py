@@ -18,7 +18,7 @@ from flaxformer_lite.inference.rules import GenerationRules, constrain_logits, i
 from flaxformer_lite.nn.functions import sampling
 
 # The score of forbidden choices. It is finite, as in transformers, so that ties break the same way.
-NEVER = -1e9
+FORBIDDEN_SCORE = -1e9
 
 
 class Pool(flax.struct.PyTreeNode):
@@ -60,7 +60,7 @@ def start(
     """Writes the first token of each beam; takes the arguments of `sample.start`."""
     B, T = tokens_BT.shape
     tokens_BJS = jnp.repeat(jnp.pad(tokens_BT, ((0, 0), (0, slots - T)))[:, None], beams, axis=1)
-    unscored_BJ = jnp.full((B, beams), NEVER, jnp.float32)
+    unscored_BJ = jnp.full((B, beams), FORBIDDEN_SCORE, jnp.float32)
     empty = jnp.zeros((B, beams), jnp.int32)
     state = BeamState(
         tokens_BJS=tokens_BJS,
@@ -149,7 +149,7 @@ def _write(
     new = state.new + 1
     ended = is_stop_token(rules, token) | (new >= rules.max_new)
 
-    running_BJ, chosen_BJ = jax.lax.top_k(scores + NEVER * ended.astype(jnp.float32), J)
+    running_BJ, chosen_BJ = jax.lax.top_k(scores + FORBIDDEN_SCORE * ended.astype(jnp.float32), J)
     pool = _collect(state, tokens, scores, ended, new, search)
     parents_BJ = J * jnp.arange(B, dtype=beam.dtype)[:, None] + _pick(beam, chosen_BJ)
     state = BeamState(
@@ -171,7 +171,7 @@ def _collect(state: BeamState, tokens, scores, ended, new: jax.Array, search: Se
     full_B1 = search.until_full & jnp.all(state.pool.filled_BJ, axis=1, keepdims=True)
     scores = scores / new.astype(jnp.float32) ** search.length_penalty
     for forbidden in (full_B1, ~state.open_B[:, None], ~enters):
-        scores += NEVER * forbidden.astype(jnp.float32)
+        scores += FORBIDDEN_SCORE * forbidden.astype(jnp.float32)
     fresh = Pool(tokens, scores, jnp.broadcast_to(new, scores.shape), enters)
     # The pool first: of equal scores, top_k keeps the one before.
     both = jax.tree.map(lambda *pools: jnp.concatenate(pools, axis=1), state.pool, fresh)
@@ -189,7 +189,7 @@ def _may_improve(
     """
     length = jnp.where(search.never & (search.length_penalty > 0), rules.max_new, new)
     best_B = running_BJ[:, 0] / length.astype(jnp.float32) ** search.length_penalty
-    worst_B = jnp.where(jnp.all(pool.filled_BJ, axis=1), pool.scores_BJ[:, -1], NEVER)
+    worst_B = jnp.where(jnp.all(pool.filled_BJ, axis=1), pool.scores_BJ[:, -1], FORBIDDEN_SCORE)
     return best_B > worst_B
 
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.first_model import refuse_fork
 from flaxformer_lite.inference.task import check_token_ids
 from flaxformer_lite.nn.functions.maxsim import maxsim
 from flaxformer_lite.nn.functions.pooling import pool, to_unit_length
@@ -27,14 +28,14 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("flaxformer_lite")
 
-BATCH = 32  # texts at a time
+TEXT_BATCH = 32  # texts at a time
 CPU_BATCH = 16  # a CPU is as fast with few texts, and similar ones are padded less
-NARROWEST = 8  # tokens of the shortest padded texts
+MIN_WIDTH = 8  # tokens of the shortest padded texts
 MOST_WIDTHS = 8  # of the batches of one call
 # Padded tokens that are cheaper than another program: MiniLM reads 2,300 tokens while one compiles
 # (jax 0.10.2, an Intel Xeon). Programs that are kept between processes serve many calls.
-COMPILING = 2048
-KEPT = 512
+COMPILING_TOKENS = 2048
+KEPT_TOKENS = 512
 TASKS = ("query", "document")
 # [texts, D], dense or sparse, or for each text the vectors of its tokens [tokens, D]
 Vectors: TypeAlias = "np.ndarray | csr_array | list[np.ndarray]"
@@ -80,6 +81,7 @@ def embed(
       Dense vectors, float32 [texts, D]; sparse ones, a scipy.sparse.csr_array of float32 [texts,
       vocabulary]; or for each text the vectors of its tokens, float32 [tokens, D].
     """
+    refuse_fork()
     if isinstance(texts, Iterable) and not isinstance(texts, str):
         texts = list(texts)  # a generator can be read once only
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
@@ -286,7 +288,7 @@ def batches(
     """Yields the numbers of texts of similar length, with their ids and attention mask [B, T]."""
     # from the longest on, so that a last batch of few texts is one of short ones
     order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))
-    most = CPU_BATCH if jax.default_backend() == "cpu" else BATCH
+    most = CPU_BATCH if jax.default_backend() == "cpu" else TEXT_BATCH
     starts = range(0, len(order), most)
     widths = plan_widths([max(1, len(rows[order[start]])) for start in starts], most)
     for start, width in zip(starts, widths, strict=True):
@@ -309,7 +311,7 @@ def plan_widths(lengths: Sequence[int], rows: int) -> list[int]:
     also of fewer widths if that takes less time than a program.
     """
     is_kept = jax.config.values["jax_compilation_cache_dir"] is not None
-    worth = KEPT if is_kept else COMPILING
+    worth = KEPT_TOKENS if is_kept else COMPILING_TOKENS
     widths = [_rounded(length) for length in lengths]
     while len(set(widths)) > 1:
         counts = collections.Counter(widths)
@@ -326,7 +328,7 @@ def plan_widths(lengths: Sequence[int], rows: int) -> list[int]:
 def _rounded(length: int) -> int:
     """Rounds a length up to eighths between powers of two: at most an eighth more."""
     power = 1 << max(0, length - 1).bit_length()
-    step = max(NARROWEST, power // 16)
+    step = max(MIN_WIDTH, power // 16)
     return math.ceil(length / step) * step
 
 
@@ -368,9 +370,9 @@ def _maxsim(queries: Sequence[np.ndarray], documents: Sequence[np.ndarray]) -> n
     scores_QM = np.zeros((len(queries), len(documents)), np.float32)
     query_QTD, counts_QT = _padded(queries, len(queries))
     order = sorted(range(len(documents)), key=lambda i: len(documents[i]))
-    for start in range(0, len(order), BATCH):
-        chosen = order[start : start + BATCH]
-        document_MSD, counts_MS = _padded([documents[i] for i in chosen], BATCH)
+    for start in range(0, len(order), TEXT_BATCH):
+        chosen = order[start : start + TEXT_BATCH]
+        document_MSD, counts_MS = _padded([documents[i] for i in chosen], TEXT_BATCH)
         scores = _compiled_maxsim(query_QTD, counts_QT, document_MSD, counts_MS)
         scores_QM[:, chosen] = np.asarray(scores)[:, : len(chosen)]
     return scores_QM

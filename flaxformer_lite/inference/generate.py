@@ -19,7 +19,7 @@ from flaxformer_lite.inference.speculative import Draft
 from flaxformer_lite.inference.task import Decodes, GenerationTask, prepare_task
 from flaxformer_lite.types import Params
 
-GUESSED = 4  # the default number of tokens that a draft model guesses
+GUESSED_TOKENS = 4  # the default number of tokens that a draft model guesses
 
 
 @flax.struct.dataclass
@@ -112,8 +112,8 @@ def generate(
 
     Raises:
       ValueError: a setting is unknown or out of range, ids are outside the vocabulary, prompt and
-        continuation are longer than the model's position table, or the model has no language-model
-        head.
+        continuation are longer than the model's position table, the model has no language-model
+        head, or its logits are NaN.
     """
     model, params = _prepare_model(model, params)
     s = _settings(options, draft)
@@ -179,7 +179,7 @@ def _prepare_model(model: nn.Module, params: Params) -> tuple[nn.Module, Params]
 
 
 def _settings(options: Any, draft: tuple[nn.Module, Params] | None) -> Settings:
-    """Builds the settings; a draft guesses GUESSED tokens unless they say how many."""
+    """Builds the settings; a draft guesses GUESSED_TOKENS tokens unless they say how many."""
     if draft is not None and not (isinstance(draft, (tuple, list)) and len(draft) == 2):
         raise ConfigError(
             f"draft: is a {type(draft).__name__}; pass (model, params), as load_pretrained returns."
@@ -189,7 +189,7 @@ def _settings(options: Any, draft: tuple[nn.Module, Params] | None) -> Settings:
             f"num_assistant_tokens={options['num_assistant_tokens']}: needs draft=(model, params)."
         )
     if draft is not None and not options.get("num_assistant_tokens"):
-        options = options | {"num_assistant_tokens": GUESSED}
+        options = options | {"num_assistant_tokens": GUESSED_TOKENS}
     return make_settings(**options)
 
 
@@ -217,6 +217,12 @@ def _read(
         slots=task.slots,
         goes_back=task.settings.guessed > 0,
     )
+    nan_B = np.isnan(np.asarray(logits_BV)).any(axis=1)
+    if nan_B.any():
+        raise ConfigError(
+            f"generate: the logits after prompt {int(np.argmax(nan_B))} are NaN; check that the"
+            " parameters hold none (jnp.isnan), and that dtype='float32' gives numbers."
+        )
     if copies > 1:
         cache = repeat_caches(model.cfg, cache, copies)
     return logits_BV, cache
@@ -255,7 +261,7 @@ def _states(
         state = state.replace(draft_cache=draft_cache)
     new = 0
     if s.stop_strings:
-        every = min(every, stop_strings.EVERY)
+        every = min(every, stop_strings.TOKENS_PER_CHECK)
     while new < task.max_new and not _is_written(state, new):
         until = np.int32(min(new + every, task.max_new))
         state = _proceed(model, params, task, draft, state, seed, until)

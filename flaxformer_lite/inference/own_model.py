@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.first_model import refuse_fork
+from flaxformer_lite.inference.prompts import refuse_traced
 from flaxformer_lite.models.skeletons.family_model import FamilyModel
 from flaxformer_lite.types import Array, Params
 
@@ -17,7 +19,7 @@ NEEDED = (
     "generate and score take a model of this package, or a causal linen module that maps ids"
     " [B, T] to logits [B, T, V], returned as an array or as the field `logits`"
 )
-PROBE = 8  # tokens
+PROBE_TOKENS = 8  # tokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,10 +84,12 @@ def wrap_module(model: object, params: Params) -> Any:
     Raises:
       ConfigError: the module does not map ids to logits, or a token's logits depend on later ones.
     """
+    refuse_fork()
+    refuse_traced(params)
     if isinstance(model, FamilyModel):
         return model.tuned()
     wrapped = wrap_own_module(model, params)
-    length = min(PROBE, wrapped.cfg.max_length or PROBE)
+    length = min(PROBE_TOKENS, wrapped.cfg.max_length or PROBE_TOKENS)
     if length > 1 and wrapped.cfg.vocab_size > 1:
         _check_causal(wrapped, params, length)
     return wrapped
@@ -106,7 +110,7 @@ def wrap_own_module(model: object, params: Params) -> OwnModel:
             way = "; of an NNX module pass *from_nnx(module)"
         raise ConfigError(f"model is of type {name}: {NEEDED}{way}.")
     most = getattr(model, "max_length", None) or 0
-    length = min(PROBE, most or PROBE)
+    length = min(PROBE_TOKENS, most or PROBE_TOKENS)
     try:
         output = jax.eval_shape(
             lambda params, ids: model.apply({"params": params}, ids),

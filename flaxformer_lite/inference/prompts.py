@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.types import Array
 
-LONGEST = 1 << 24  # tokens of a row, for a model without a position table
+MAX_PROMPT_TOKENS = 1 << 24  # tokens of a row, for a model without a position table
 
 
 # Token ids, or a mask of them: an array [B, T], or rows of any lengths.
@@ -29,6 +30,15 @@ class EncoderInput(NamedTuple):
 
     tokens_BS: np.ndarray
     mask_BS: np.ndarray
+
+
+def refuse_traced(values: object) -> None:
+    """Refuses a tree of arrays of which jax.jit, vmap or grad traces some."""
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values)):
+        raise ConfigError(
+            "generate and score run outside of jit, vmap and grad, and compile their parts"
+            " themselves; call them with arrays, all prompts at once."
+        )
 
 
 def round_to_bucket(length: int, least: int = 16) -> int:
@@ -65,6 +75,7 @@ def read_ids(
 
     A list of rows of any lengths is padded, left or right.
     """
+    refuse_traced(input_ids)
     rows: Any = input_ids
     is_list = isinstance(input_ids, (list, tuple)) and all(np.ndim(row) == 1 for row in rows)
     if is_list and attention_mask is None and len(set(map(len, rows))) > 1:
@@ -137,7 +148,7 @@ def pad_source(ids_BS: np.ndarray, mask_BS: np.ndarray, pad: int, columns: int) 
 def check_length(limit: int, name: str, tokens: int, new: int = 0) -> None:
     """Rejects lengths beyond `limit` before anything is traced.
 
-    `limit` is the end of the model's position table, or LONGEST.
+    `limit` is the end of the model's position table, or MAX_PROMPT_TOKENS.
     """
     if tokens + new <= limit:
         return
@@ -148,6 +159,6 @@ def check_length(limit: int, name: str, tokens: int, new: int = 0) -> None:
     if new:
         length += f" and {new} new tokens"
     most = f"the model's max_length={limit}"
-    if limit == LONGEST:
+    if limit == MAX_PROMPT_TOKENS:
         most = str(limit)
     raise ConfigError(f"{name} of {length}: rows end at {most}; {way}.")

@@ -15,10 +15,10 @@ import numpy as np
 from flaxformer_lite.inference.embed import Similarity, Vectors
 from flaxformer_lite.objectives.tables.retrieval import sum_discounted
 
-CHUNK = 4096  # documents embedded and compared at a time
-BLOCK = 256  # queries compared with them at a time
+DOCUMENT_CHUNK = 4096  # documents embedded and compared at a time
+QUERY_BLOCK = 256  # queries compared with them at a time
 CUTOFFS = (1, 3, 5, 10, 100)  # of accuracy, precision and recall
-DEEPEST = 100  # documents of a query that the metrics read
+MAX_RANK = 100  # documents of a query that the metrics read
 
 
 class Collected(NamedTuple):
@@ -57,8 +57,8 @@ def search(
 ) -> Hits:
     """Finds the k documents that are most similar to each query.
 
-    Of documents that are equally similar the first come first. No more than BLOCK x CHUNK
-    similarities exist at a time.
+    Of documents that are equally similar the first come first. No more than QUERY_BLOCK x
+    DOCUMENT_CHUNK similarities exist at a time.
 
     Args:
       queries: the vectors of all queries.
@@ -73,10 +73,10 @@ def search(
     count = len(queries) if isinstance(queries, list) else queries.shape[0]
     scores_QK = np.full((count, k), -np.inf, np.float32)
     rows_QK = np.full((count, k), -1, np.int32)
-    for first in range(0, documents, CHUNK):
-        chunk = vectors_of(first, min(first + CHUNK, documents))
-        for start in range(0, count, BLOCK):
-            block = slice(start, start + BLOCK)
+    for first in range(0, documents, DOCUMENT_CHUNK):
+        chunk = vectors_of(first, min(first + DOCUMENT_CHUNK, documents))
+        for start in range(0, count, QUERY_BLOCK):
+            block = slice(start, start + QUERY_BLOCK)
             similar_QM = jnp.asarray(score(queries[block], chunk), jnp.float32)
             if scored:
                 scored(start, first, similar_QM)
@@ -120,7 +120,7 @@ def metrics(hits: Sequence[Sequence[str]], relevant: Sequence[Collection[str]]) 
 
 
 def _metrics(hits: Sequence[str], relevant: Collection[str]) -> dict[str, float]:
-    right = [document in relevant for document in hits[:DEEPEST]]
+    right = [document in relevant for document in hits[:MAX_RANK]]
     ranks = [rank for rank, is_right in enumerate(right, start=1) if is_right]
     first_ranks = [rank for rank in ranks if rank <= 10]
     ideal = range(1, min(10, len(relevant)) + 1)
@@ -128,7 +128,7 @@ def _metrics(hits: Sequence[str], relevant: Collection[str]) -> dict[str, float]
     values = {
         "ndcg_10": sum_discounted(first_ranks) / sum_discounted(ideal),
         "mrr_10": 1 / first_ranks[0] if first_ranks else 0.0,
-        "map_100": math.fsum(precisions) / min(DEEPEST, len(relevant)),
+        "map_100": math.fsum(precisions) / min(MAX_RANK, len(relevant)),
     }
     for k in CUTOFFS:
         values[f"recall_{k}"] = sum(right[:k]) / len(relevant)

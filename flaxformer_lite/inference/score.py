@@ -19,6 +19,7 @@ from flaxformer_lite.inference.prompts import (
     pad_source,
     padded_length,
     read_ids,
+    refuse_traced,
     round_to_bucket,
 )
 from flaxformer_lite.inference.task import check_writes, decoder_start, max_tokens
@@ -74,6 +75,7 @@ def score(
       ValueError: ids are missing or outside the vocabulary, the lists differ in length, a pair is
         longer than the model's position table, or the model has no language-model head.
     """
+    refuse_traced((prompts, continuations))
     model = wrap_module(model, params)
     cfg = model.cfg
     check_writes(cfg)

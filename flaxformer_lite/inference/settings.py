@@ -11,9 +11,9 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import quote_value
 
 # numbers that float32 scores can be divided by, and multiplied with
-COLDEST = 1e-30
-LARGEST = 1e30
-MOST = 2**31 - 1  # of a whole number, int32 in the compiled loop
+MIN_DIVISOR = 1e-30
+MAX_FACTOR = 1e30
+MAX_INT32 = 2**31 - 1  # of a whole number, int32 in the compiled loop
 MOST_ROWS = 1 << 16  # beams or samples per prompt
 MOST_GUESSED = 256  # tokens of a guess
 
@@ -108,14 +108,14 @@ class Settings:
         self._check_search()
 
     def _check_ranges(self) -> None:
-        self._check(1, MOST, "max_new_tokens", "max_length")
+        self._check(1, MAX_INT32, "max_new_tokens", "max_length")
         self._check(1, MOST_ROWS, "num_return_sequences", "num_beams")
-        self._check(0, MOST, "min_new_tokens", "min_length", "top_k", "no_repeat_ngram_size")
+        self._check(0, MAX_INT32, "min_new_tokens", "min_length", "top_k", "no_repeat_ngram_size")
         self._check(0, MOST_GUESSED, "prompt_lookup_num_tokens", "num_assistant_tokens")
-        self._check(0, LARGEST, "temperature", "min_p")
-        if 0 < self.temperature < COLDEST:
+        self._check(0, MAX_FACTOR, "temperature", "min_p")
+        if 0 < self.temperature < MIN_DIVISOR:
             raise ConfigError(
-                f"temperature={self.temperature}: must be at least {COLDEST}, or 0 for the"
+                f"temperature={self.temperature}: must be at least {MIN_DIVISOR}, or 0 for the"
                 " likeliest."
             )
         if not 0 < self.top_p <= 1:
@@ -130,8 +130,8 @@ class Settings:
             raise ConfigError(
                 f"repetition_penalty={self.repetition_penalty}: must be positive; 1 is off."
             )
-        self._check(COLDEST, LARGEST, "repetition_penalty")
-        self._check(-LARGEST, LARGEST, "length_penalty")
+        self._check(MIN_DIVISOR, MAX_FACTOR, "repetition_penalty")
+        self._check(-MAX_FACTOR, MAX_FACTOR, "length_penalty")
         if self.early_stopping not in (True, False, "never"):
             raise ConfigError(
                 f"early_stopping={self.early_stopping!r}: must be True, False or 'never'."

@@ -39,11 +39,11 @@ from flaxformer_lite.nn.functions import sampling
 from flaxformer_lite.nn.modules.cache import LayerCache
 from flaxformer_lite.types import Array
 
-NGRAM = 3  # the longest sequence of last tokens that a lookup compares
+MAX_NGRAM = 3  # the longest sequence of last tokens that a lookup compares
 # Folded into the key of a token, for random numbers other than the one that chooses the token.
-DRAFT = 1
-ACCEPT = 2
-REPLACE = 3
+DRAFT_STREAM = 1
+ACCEPT_STREAM = 2
+REPLACE_STREAM = 3
 Places = tuple[jax.Array, jax.Array]  # of N tokens: int32, their rows and their numbers in them
 
 
@@ -235,7 +235,7 @@ def _guess_with_draft(loop: GuessLoop, draft: Draft, state: SampleState) -> Samp
         if loop.rules.temperature is None:
             token_B = sampling.likeliest(logits_BV)
         else:
-            token_B = sampling.draw(logits_BV, _keys(loop.seed, places, DRAFT))
+            token_B = sampling.draw(logits_BV, _keys(loop.seed, places, DRAFT_STREAM))
         return (_write_rows(tokens_BS, token_B[:, None], column_B + done), cache), logits_BV
 
     # The draft has not read the last token of a guess that was accepted whole.
@@ -301,8 +301,8 @@ def _look_up(
 ) -> tuple[jax.Array, jax.Array]:
     """Guesses that the last tokens of a row are followed by the same tokens as earlier in the text.
 
-    Of the earlier occurrences, the one that agrees in most of the last NGRAM tokens is used, and of
-    several such, the latest.
+    Of the earlier occurrences, the one that agrees in most of the last MAX_NGRAM tokens is used,
+    and of several such, the latest.
 
     Args:
       text_BS: int32, the tokens.
@@ -318,7 +318,7 @@ def _look_up(
     known_BS = jnp.where(is_token_BS, text_BS, -1 - index_1S)  # padding is like no other column
     same_BS = index_1S < end_B[:, None] - 1
     agreeing_BS = jnp.zeros(text_BS.shape, jnp.int32)
-    for back in range(NGRAM):
+    for back in range(MAX_NGRAM):
         last_B1 = jnp.take_along_axis(known_BS, jnp.maximum(end_B - 1 - back, 0)[:, None], axis=1)
         same_BS &= (index_1S >= back) & (jnp.roll(known_BS, back, axis=1) == last_B1)
         agreeing_BS += same_BS.astype(jnp.int32)
@@ -354,7 +354,7 @@ def _accept_or_replace(
     p_BTV = jax.nn.softmax(p_BTV)
     p_BKV = p_BTV[:, :-1]
     q_BKV = jax.nn.softmax(draft_logits_BKV)
-    uniform_N = jax.vmap(jax.random.uniform)(_keys(seed, places, ACCEPT))
+    uniform_N = jax.vmap(jax.random.uniform)(_keys(seed, places, ACCEPT_STREAM))
     uniform_BK = uniform_N.reshape(batch, length)[:, :-1]
     guess_BK1 = guess_BK[:, :, None]
     p_BK = jnp.take_along_axis(p_BKV, guess_BK1, axis=2)[:, :, 0]
@@ -366,7 +366,7 @@ def _accept_or_replace(
     residual_BKV = jnp.where(jnp.any(residual_BKV > 0, axis=2, keepdims=True), residual_BKV, p_BKV)
     weights_BTV = jnp.concatenate([residual_BKV, p_BTV[:, -1:]], axis=1)
     weights_NV = weights_BTV.reshape(-1, vocab)
-    drawn_N = sampling.draw(jnp.log(weights_NV), _keys(seed, places, REPLACE))
+    drawn_N = sampling.draw(jnp.log(weights_NV), _keys(seed, places, REPLACE_STREAM))
     drawn_BT = drawn_N.reshape(batch, length)
     token_BK = jnp.where(accepted_BK, guess_BK, drawn_BT[:, :-1])
     return jnp.concatenate([token_BK, drawn_BT[:, -1:]], axis=1), accepted_BK

@@ -8,7 +8,7 @@ import numpy as np
 from flaxformer_lite.inference.sample import SampleState
 from flaxformer_lite.inference.task import GenerationTask
 
-EVERY = 8  # new tokens between two checks of the text
+TOKENS_PER_CHECK = 8  # new tokens between two checks of the text
 
 
 def cut(task: GenerationTask, state: SampleState, since: int) -> SampleState:

@@ -59,7 +59,7 @@ def check_writes(cfg: ModelConfig) -> None:
 
 def max_tokens(cfg: ModelConfig) -> int:
     """Returns the maximum length: the model's position table sets it, or else LONGEST."""
-    return cfg.max_length if cfg.has_position_table else prompts.LONGEST
+    return cfg.max_length if cfg.has_position_table else prompts.MAX_PROMPT_TOKENS
 
 
 def ids_without_text(cfg: ModelConfig, tokenizer: HasVocabulary) -> tuple[int, ...]:

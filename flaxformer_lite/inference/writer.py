@@ -15,7 +15,7 @@ from flaxformer_lite.inference.task import ids_without_text, max_tokens
 from flaxformer_lite.objectives.rows import Tokenizer
 from flaxformer_lite.types import Array, Params
 
-BATCH = 16  # most prompts read at a time
+PROMPT_BATCH = 16  # most prompts read at a time
 Ids = Sequence[int] | np.ndarray
 
 
@@ -58,9 +58,9 @@ def make_writer(
             )
         replicated = _on_this_process(params)
         written = []
-        size = min(BATCH, len(prompts))
-        for start in range(0, len(prompts), BATCH):
-            batch = list(prompts[start : start + BATCH])
+        size = min(PROMPT_BATCH, len(prompts))
+        for start in range(0, len(prompts), PROMPT_BATCH):
+            batch = list(prompts[start : start + PROMPT_BATCH])
             # Filled up with copies, as a smaller last batch would compile another program.
             filled = batch + batch[-1:] * (size - len(batch))
             ids, mask = fill_rectangle(filled, room, usual["pad_token_id"])

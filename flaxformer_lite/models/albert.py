@@ -27,7 +27,7 @@ BASE = bert_like.BASE | dict(
     activation="gelu_tanh",
     dropout=0.0,
 )
-DEEPEST = 256  # layers, which the size of the file says nothing about
+MAX_LAYERS = 256  # layers, which the size of the file says nothing about
 PRESETS = {
     "tiny": dict(d_model=128, num_heads=2, mlp_dim=512, encoder_layers=4, embedding_size=64),
     "base": dict(d_model=768, num_heads=12, mlp_dim=3072, encoder_layers=12),
@@ -70,7 +70,7 @@ def read(fields: Fields) -> ModelFields:
                 " supported here."
             )
         return {"encoder_layers": depth, "share_layers": ()}
-    if depth * inner > DEEPEST:
+    if depth * inner > MAX_LAYERS:
         raise ConfigError(
             f"config.json: num_hidden_layers={depth}, inner_group_num={inner}: no model is so deep."
         )

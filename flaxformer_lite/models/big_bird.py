@@ -34,8 +34,8 @@ BASE = bert_like.BASE | dict(
 )
 PRESETS = {name: bert_like.PRESETS[name] for name in ("tiny", "base", "large")}
 config = partial(build_config, "big_bird", BASE, PRESETS, "base")
-SEPARATOR = 66  # the id that ends a question
-FAR = 1e6  # subtracted from logits of the question's tokens
+SEPARATOR_ID = 66  # the id that ends a question
+QUESTION_PENALTY = 1e6  # subtracted from logits of the question's tokens
 
 
 class SpanLayer(nn.Module):
@@ -90,11 +90,11 @@ class Model(EncoderModel):
             return super().forward(input_ids, token_type_ids=token_type_ids, **inputs)
         ids_BT = jnp.asarray(input_ids)
         column_1T = jnp.arange(ids_BT.shape[1])[None]
-        question_BT = column_1T <= jnp.argmax(ids_BT == SEPARATOR, axis=1)[:, None]
+        question_BT = column_1T <= jnp.argmax(ids_BT == SEPARATOR_ID, axis=1)[:, None]
         if token_type_ids is None:
             token_type_ids = 1 - question_BT.astype(jnp.int32)
         output = super().forward(input_ids, token_type_ids=token_type_ids, **inputs)
-        far_BT = jnp.where(question_BT & (column_1T > 0), FAR, 0.0)
+        far_BT = jnp.where(question_BT & (column_1T > 0), QUESTION_PENALTY, 0.0)
         start_BT = output.start_logits
         end_BT = output.end_logits
         assert start_BT is not None and end_BT is not None, "the head's logits"
@@ -112,7 +112,7 @@ SPANS = weight_rows(
     ("qa_classifier.output.LayerNorm", "spans/norm"),
     ("qa_classifier.qa_outputs", "classifier/dense"),
 )
-SPAN_HEAD = Head("BigBirdForQuestionAnswering", SPANS, fixed={"sep_token_id": SEPARATOR})
+SPAN_HEAD = Head("BigBirdForQuestionAnswering", SPANS, fixed={"sep_token_id": SEPARATOR_ID})
 BIASES = ("query", "key", "value")
 
 
@@ -164,7 +164,7 @@ PUBLISHED = Published(
     ),
     fields=bert_like.FIELDS,
     fixed=bert_like.FIXED,
-    defaults=dict(sep_token_id=SEPARATOR),
+    defaults=dict(sep_token_id=SEPARATOR_ID),
     duplicates=bert.PUBLISHED.duplicates,
     read=read,
     write=write,

@@ -19,13 +19,13 @@ from flaxformer_lite.models.fields import (
 from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.nn.positions.rope import Rope
 
-WINDOW = 4096
-EVERY = 4  # the last of so many layers sees everything, without positions
+WINDOW_TOKENS = 4096
+FULL_LAYER_PERIOD = 4  # the last of so many layers sees everything, without positions
 
 
 BASE = cohere.BASE | dict(
     position=Rope(base=50000.0, layout="interleaved"),
-    pattern=llama_like.alternate_positions(WINDOW, WINDOW, WINDOW, 0),
+    pattern=llama_like.alternate_positions(WINDOW_TOKENS, WINDOW_TOKENS, WINDOW_TOKENS, 0),
 )
 PRESETS = {
     "tiny": cohere.PRESETS["tiny"] | dict(pattern=llama_like.alternate_positions(64, 0)),
@@ -45,14 +45,14 @@ BODY = llama_like.decoder_body(cohere.LAYER)
 
 def read(fields: Fields) -> ModelFields:
     layers = fields.get("num_hidden_layers", 40)
-    every = fields.size("sliding_window_pattern", EVERY)
-    window = fields.nullable("sliding_window", WINDOW)
+    every = fields.size("sliding_window_pattern", FULL_LAYER_PERIOD)
+    window = fields.nullable("sliding_window", WINDOW_TOKENS)
     windows = read_windows(fields, layers, lambda i: (i + 1) % every != 0, window)
     return cohere.read_attention(fields) | {"pattern": llama_like.alternate_positions(*windows)}
 
 
 def write(cfg: ModelConfig) -> Json:
-    return cohere.write_attention(cfg) | write_windows(cfg, WINDOW)
+    return cohere.write_attention(cfg) | write_windows(cfg, WINDOW_TOKENS)
 
 
 PUBLISHED = llama_like.published(

@@ -15,7 +15,7 @@ from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.rope_fields import read_rope, write_unscaled
 from flaxformer_lite.nn.positions.rope import Rope
 
-WINDOW = 8192
+WINDOW_TOKENS = 8192
 SCALED = Rope(
     base=1000000.0,
     scaling="llama3",
@@ -29,7 +29,7 @@ BASE = llama_like.BASE | dict(
     max_length=131072,
     head_dim=128,
     position=SCALED,
-    windows=(0, WINDOW, WINDOW, WINDOW),
+    windows=(0, WINDOW_TOKENS, WINDOW_TOKENS, WINDOW_TOKENS),
 )
 PRESETS = {
     "tiny": llama_like.TINY | dict(head_dim=32, windows=(0, 64)),
@@ -41,7 +41,7 @@ Model = llama_like.LanguageModel
 
 def read(fields: Fields) -> ModelFields:
     layers = fields.get("num_hidden_layers", 64)
-    window = fields.nullable("sliding_window", WINDOW)
+    window = fields.nullable("sliding_window", WINDOW_TOKENS)
     windows = read_windows(fields, layers, lambda i: i % 4 != 0 and window > 0, window)
     return llama_like.read_sizes(fields, kv_heads=8, head_dim=128) | {
         "position": read_rope(fields, usual=SCALED),

@@ -51,7 +51,7 @@ PRESETS = {  # table S1; 20 heads, and 40 from 3B on
 }
 config = partial(build_config, "esm", BASE, PRESETS, "650m")
 UNMASKED_IN_TRAINING = 1 - 0.15 * 0.8  # 15% of tokens are predicted, 80% of those masked
-END = 2  # the token after a protein, which contacts leave out
+END_ID = 2  # the token after a protein, which contacts leave out
 
 
 class Model(roberta_like.Model):
@@ -113,7 +113,7 @@ class Model(roberta_like.Model):
         maps_BLNTS = jnp.stack(output.attentions, axis=1)
         batch, layers, heads, length, _ = maps_BLNTS.shape
         maps_BATS = maps_BLNTS.reshape(batch, layers * heads, length, length)
-        kept_BT = jnp.asarray(input_ids) != END
+        kept_BT = jnp.asarray(input_ids) != END_ID
         if attention_mask is not None:
             kept_BT &= jnp.asarray(attention_mask) != 0
         kept_BATS = kept_BT[:, None, :, None] & kept_BT[:, None, None, :]

@@ -22,7 +22,7 @@ from flaxformer_lite.models.fields import (
 from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.nn.positions.rope import Rope
 
-WINDOW = 4096
+WINDOW_TOKENS = 4096
 BASE = llama_like.BASE | dict(
     vocab_size=102400,
     max_length=131072,
@@ -47,7 +47,7 @@ PRESETS = {  # table 1
         num_kv_heads=8,
         mlp_dim=27392,
         decoder_layers=64,
-        pattern=llama_like.alternate_positions(WINDOW, WINDOW, WINDOW, 0),
+        pattern=llama_like.alternate_positions(WINDOW_TOKENS, WINDOW_TOKENS, WINDOW_TOKENS, 0),
     ),
 }
 config = partial(build_config, "exaone4", BASE, PRESETS, "1.2b")
@@ -57,7 +57,7 @@ Model = llama_like.Model
 def read(fields: Fields) -> ModelFields:
     """Reads windows: without any, all layers have positions."""
     layers = fields.get("num_hidden_layers", 32)
-    window = fields.nullable("sliding_window", WINDOW)
+    window = fields.nullable("sliding_window", WINDOW_TOKENS)
     every = fields.get("sliding_window_pattern", 4)
     if not isinstance(every, int) or not window:
         every = 1
@@ -71,7 +71,7 @@ def read(fields: Fields) -> ModelFields:
 
 def write(cfg: ModelConfig) -> Json:
     hybrid = any(kind.window or kind.position is not None for kind in cfg.kinds)
-    return llama_like.write_heads(cfg) | write_windows(cfg, WINDOW if hybrid else None)
+    return llama_like.write_heads(cfg) | write_windows(cfg, WINDOW_TOKENS if hybrid else None)
 
 
 PUBLISHED = llama_like.published(

@@ -14,9 +14,9 @@ Value = TypeVar("Value")
 ModelFields = dict[str, Any]  # fields of a ModelConfig, by name
 
 # upper bounds on sizes, layers and labels, beyond which a file is damaged
-LARGEST = 2**31 - 1
-DEEPEST = 2_000
-CLASSES = 10**6
+MAX_SIZE = 2**31 - 1
+MAX_LAYERS = 2_000
+MAX_CLASSES = 10**6
 
 # Our activations by their names in published configs; if several names mean the same function, the
 # first is written.
@@ -64,11 +64,11 @@ class Fields:
         kind = kind or type(default)
         if kind in KINDS and not is_kind(value, kind):
             raise ConfigError(f"{self.where}{name}={quote_value(value)}: must be {KINDS[kind]}.")
-        most = LARGEST
+        most = MAX_SIZE
         if name == "num_labels":
-            most = CLASSES
+            most = MAX_CLASSES
         if name.endswith(("layer", "layers")):
-            most = DEEPEST
+            most = MAX_LAYERS
         if kind is int and abs(value) > most:
             raise ConfigError(
                 f"{self.where}{name}={quote_value(value)}: no model is so large; is it damaged?"

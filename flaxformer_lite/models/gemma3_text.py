@@ -19,7 +19,7 @@ from flaxformer_lite.models.weight_map import WeightRow, add_prefix, weight_rows
 from flaxformer_lite.nn.positions.rope import Rope
 
 LOCAL = Rope(base=10000.0)
-EVERY = 6  # the last of so many layers sees everything
+FULL_LAYER_PERIOD = 6  # the last of so many layers sees everything
 
 
 def pattern(*windows: int) -> tuple[LayerKind, ...]:
@@ -34,7 +34,7 @@ BASE = gemma.BASE | dict(
     qk_norm="rms_offset",
     attention_scale=256**-0.5,
     position=Rope(base=1000000.0, scaling="linear", factor=8.0),
-    pattern=pattern(*[1024] * (EVERY - 1), 0),
+    pattern=pattern(*[1024] * (FULL_LAYER_PERIOD - 1), 0),
 )
 SMALL = dict(vocab_size=262144, max_length=32768, position=Rope(base=1000000.0))
 PRESETS = {  # table 1
@@ -47,7 +47,7 @@ PRESETS = {  # table 1
         num_kv_heads=1,
         mlp_dim=2048,
         decoder_layers=18,
-        pattern=pattern(*[512] * (EVERY - 1), 0),
+        pattern=pattern(*[512] * (FULL_LAYER_PERIOD - 1), 0),
     ),
     "1b": SMALL
     | dict(
@@ -56,7 +56,7 @@ PRESETS = {  # table 1
         num_kv_heads=1,
         mlp_dim=6912,
         decoder_layers=26,
-        pattern=pattern(*[512] * (EVERY - 1), 0),
+        pattern=pattern(*[512] * (FULL_LAYER_PERIOD - 1), 0),
     ),
     "4b": dict(d_model=2560, num_heads=8, num_kv_heads=4, mlp_dim=10240, decoder_layers=34),
     "12b": dict(d_model=3840, num_heads=16, num_kv_heads=8, mlp_dim=15360, decoder_layers=48),
@@ -85,7 +85,9 @@ def read(fields: Fields) -> ModelFields:
     window = fields.size("sliding_window", 4096)
     if both_ways:
         window = window // 2 + 1
-    every = fields.size("sliding_window_pattern", fields.size("_sliding_window_pattern", EVERY))
+    every = fields.size(
+        "sliding_window_pattern", fields.size("_sliding_window_pattern", FULL_LAYER_PERIOD)
+    )
     windows = read_windows(fields, layers, lambda i: (i + 1) % every != 0, window)
     full = read_rope_of(fields, FULL, fields.get("rope_theta", 1000000.0))
     base = fields.get("rope_local_base_freq", 10000.0)

@@ -44,7 +44,7 @@ from flaxformer_lite.nn.modules.embed import TokenEmbed
 from flaxformer_lite.nn.modules.layer_inputs import LayerInputs
 from flaxformer_lite.nn.positions.rope import Rope
 
-EVERY = 6  # the last of so many layers sees everything
+FULL_LAYER_PERIOD = 6  # the last of so many layers sees everything
 LOCAL = Rope(base=10000.0)
 GLOBAL = Rope(base=1000000.0, scaling="proportional", fraction=0.25)
 ROPES = {"full_attention": GLOBAL, "sliding_attention": LOCAL}
@@ -117,7 +117,7 @@ PRESETS = {
         num_kv_heads=4,
         mlp_dim=9216,
         decoder_layers=30,
-        pattern=(*[make_kind(512)] * (EVERY - 1), make_kind(0, head_dim=512)),
+        pattern=(*[make_kind(512)] * (FULL_LAYER_PERIOD - 1), make_kind(0, head_dim=512)),
     ),
 }
 config = partial(build_config, "gemma4_text", BASE, PRESETS, "30l")
@@ -297,7 +297,7 @@ def read(fields: Fields) -> ModelFields:
         fields.require("use_bidirectional_attention", "vision")
     count = fields.get("num_hidden_layers", 30)
     window = fields.size("sliding_window", 512)
-    repeated = read_windows(fields, count, lambda i: (i + 1) % EVERY != 0, window)
+    repeated = read_windows(fields, count, lambda i: (i + 1) % FULL_LAYER_PERIOD != 0, window)
     windows = repeat_pattern(repeated, count)
     windows[-1] = 0  # as transformers does, with a warning
     ropes = read_ropes(fields)

@@ -25,9 +25,9 @@ from flaxformer_lite.models.weight_map import omit_prefixes, weight_rows
 from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 from flaxformer_lite.nn.positions.rope import Rope
 
-WINDOW = 128
+WINDOW_TOKENS = 128
 ATTENTION_BIASES = ("query", "key", "value", "out")
-ALPHA = 1.702  # of the gate, x * sigmoid(alpha x), which is quick_gelu
+GATE_ALPHA = 1.702  # of the gate, x * sigmoid(alpha x), which is quick_gelu
 YARN = Rope(
     base=150000.0,
     scaling="yarn",
@@ -49,7 +49,7 @@ BASE = llama_like.BASE | dict(
     position=YARN,
     activation="quick_gelu",
     bias_at=(*ATTENTION_BIASES, "mlp"),
-    windows=(WINDOW, 0),
+    windows=(WINDOW_TOKENS, 0),
     attention_sinks=True,
     feed_forward=EXPERTS_20B,
 )
@@ -94,9 +94,9 @@ BODY = llama_like.decoder_body(LAYER)
 
 def read(fields: Fields) -> ModelFields:
     layers = fields.get("num_hidden_layers", 36)
-    window = fields.nullable("sliding_window", WINDOW)
+    window = fields.nullable("sliding_window", WINDOW_TOKENS)
     windows = read_windows(fields, layers, lambda i: i % 2 == 0, window)
-    fields.require("swiglu_alpha", ALPHA)
+    fields.require("swiglu_alpha", GATE_ALPHA)
     yarn = dataclasses.replace(YARN, base=fields.get("rope_theta", YARN.base))
     biased = ATTENTION_BIASES if fields.get("attention_bias", True) else ()
     return llama_like.read_sizes(fields, kv_heads=8, head_dim=64) | {
@@ -118,11 +118,11 @@ def write(cfg: ModelConfig) -> Json:
     moe = experts.find_experts(cfg)
     return llama_like.write_heads(cfg) | {
         **write_unscaled(cfg.position),
-        **write_windows(cfg, WINDOW),
+        **write_windows(cfg, WINDOW_TOKENS),
         "attention_bias": "query" in cfg.bias_at,
         "num_local_experts": moe.num_experts,
         "num_experts_per_tok": moe.experts_per_token,
-        "swiglu_alpha": ALPHA,
+        "swiglu_alpha": GATE_ALPHA,
         "swiglu_limit": moe.limit,
         **experts.write_router_losses(moe),
     }

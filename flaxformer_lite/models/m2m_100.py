@@ -16,8 +16,8 @@ from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
 from flaxformer_lite.nn.positions.sinusoidal import Sinusoidal
 
-PAD = 1
-POSITION = Sinusoidal(layout="halves", inclusive=True, offset=PAD + 1, zero_at=PAD)
+PAD_ID = 1
+POSITION = Sinusoidal(layout="halves", inclusive=True, offset=PAD_ID + 1, zero_at=PAD_ID)
 BASE = bart_like.BASE | dict(
     vocab_size=128112,
     position=POSITION,
@@ -25,7 +25,7 @@ BASE = bart_like.BASE | dict(
     bias_at=("query", "key", "value", "out", "mlp"),
     activation="relu",
     embed_power=0.5,
-    pad_token_id=PAD,
+    pad_token_id=PAD_ID,
 )
 LARGE = dict(d_model=1024, num_heads=16, mlp_dim=8192, encoder_layers=24, decoder_layers=24)
 PRESETS = {
@@ -54,7 +54,7 @@ class Model(EncoderDecoderModel):
 
 
 def read(fields: Fields) -> ModelFields:
-    pad = fields.get("pad_token_id", PAD)
+    pad = fields.get("pad_token_id", PAD_ID)
     position = dataclasses.replace(POSITION, offset=pad + 1, zero_at=pad)
     return bart_like.read(fields, scaled=True) | {"position": position}
 

@@ -46,7 +46,7 @@ def read(fields: Fields) -> ModelFields:
     decoder_vocab_size = fields.get("decoder_vocab_size", fields.get("vocab_size", 58101))
     return bart_like.read(fields) | {
         "decoder_vocab_size": 0 if shared else decoder_vocab_size,
-        "decoder_start_token_id": fields.get("decoder_start_token_id", START),
+        "decoder_start_token_id": fields.get("decoder_start_token_id", START_ID),
     }
 
 
@@ -61,7 +61,7 @@ def write(cfg: ModelConfig) -> Json:
     return written
 
 
-START = 58100  # what the decoder reads first if the config names nothing
+START_ID = 58100  # what the decoder reads first if the config names nothing
 DEFAULTS = dict(
     d_model=1024,
     encoder_layers=12,

@@ -31,7 +31,7 @@ from flaxformer_lite.nn.functions.pooling import pool
 from flaxformer_lite.nn.modules.heads import Transform, VocabHead
 from flaxformer_lite.nn.positions.rope import Rope
 
-LOCAL = 128  # tokens of a window, half of them on each side
+WINDOW_TOKENS = 128  # tokens of a window, half of them on each side
 GLOBAL_EVERY = 3  # the first of so many layers sees everything
 BASE = dict(
     vocab_size=50368,
@@ -111,7 +111,7 @@ def config(preset: str = "base", **overrides) -> ModelConfig:
     Keyword arguments override it, and the number of layers gives their kinds.
     """
     layers = overrides.get("encoder_layers", PRESETS.get(preset, {}).get("encoder_layers", 0))
-    kinds = {"pattern": alternating(layers, LOCAL // 2 + 1)}
+    kinds = {"pattern": alternating(layers, WINDOW_TOKENS // 2 + 1)}
     return build_config("modernbert", BASE, PRESETS, preset, **kinds | overrides)
 
 
@@ -178,7 +178,7 @@ def read_layers(fields: Fields, beyond: int) -> ModelFields:
     """
     layers = fields.get("num_hidden_layers", 22)
     every = fields.size("global_attn_every_n_layers", GLOBAL_EVERY)
-    window = fields.size("local_attention", LOCAL) // 2 + beyond
+    window = fields.size("local_attention", WINDOW_TOKENS) // 2 + beyond
     windows = read_windows(fields, layers, lambda layer: layer % every > 0, window)
     bias_at: list[str] = []
     for name, slots in BIASES.items():
@@ -198,7 +198,7 @@ def read_layers(fields: Fields, beyond: int) -> ModelFields:
 def write_layers(cfg: ModelConfig, beyond: int) -> Json:
     """Writes both spellings, if the older one can express the config."""
     types = layer_types(cfg)
-    window = LOCAL // 2 + beyond
+    window = WINDOW_TOKENS // 2 + beyond
     local: Any = Rope()
     for kind in cfg.kinds:
         if kind.window:

@@ -48,7 +48,7 @@ def config(preset: str = "base", **overrides) -> ModelConfig:
     Keyword arguments override it, and the number of layers gives their kinds.
     """
     layers = overrides.get("decoder_layers", PRESETS.get(preset, {}).get("decoder_layers", 0))
-    kinds = {"pattern": modernbert.alternating(layers, modernbert.LOCAL // 2)}
+    kinds = {"pattern": modernbert.alternating(layers, modernbert.WINDOW_TOKENS // 2)}
     return build_config("modernbert_decoder", BASE, PRESETS, preset, **kinds | overrides)
 
 

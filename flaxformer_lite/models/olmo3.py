@@ -15,11 +15,11 @@ from flaxformer_lite.models.fields import Fields, ModelFields, read_windows, wri
 from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.rope_fields import read_rope_of, slide_layers, write_ropes
 
-WINDOW = 4096
+WINDOW_TOKENS = 4096
 BASE = olmo2.BASE | dict(
     vocab_size=100278,
     max_length=65536,
-    pattern=(*[LayerKind(window=WINDOW)] * 3, LayerKind(window=0)),
+    pattern=(*[LayerKind(window=WINDOW_TOKENS)] * 3, LayerKind(window=0)),
 )
 PRESETS = {
     "tiny": dict(
@@ -40,7 +40,7 @@ SLIDING = "sliding_attention"
 
 def read(fields: Fields) -> ModelFields:
     layers = fields.get("num_hidden_layers", 32)
-    window = fields.nullable("sliding_window", WINDOW)
+    window = fields.nullable("sliding_window", WINDOW_TOKENS)
     windows = read_windows(fields, layers, lambda i: (i + 1) % 4 != 0, window)
     base = fields.get("rope_theta", 500000.0)
     full = read_rope_of(fields, FULL, base)
@@ -53,7 +53,7 @@ def write(cfg: ModelConfig) -> Json:
     local = [kind for kind in cfg.kinds if kind.window]
     position = local[0].position if local else None
     ropes = {FULL: cfg.position, SLIDING: position or cfg.position}
-    return olmo2.write(cfg) | write_ropes(ropes) | write_windows(cfg, WINDOW)
+    return olmo2.write(cfg) | write_ropes(ropes) | write_windows(cfg, WINDOW_TOKENS)
 
 
 PUBLISHED = llama_like.published(

@@ -40,11 +40,11 @@ class Model(EncoderDecoderModel):
     scaled_vectors = ("decoder",)
 
 
-START = 0  # what the decoder reads first if the config names nothing
+START_ID = 0  # what the decoder reads first if the config names nothing
 
 
 def read(fields: Fields) -> ModelFields:
-    start = fields.get("decoder_start_token_id", START)
+    start = fields.get("decoder_start_token_id", START_ID)
     return bart_like.read(fields) | {"decoder_start_token_id": start}
 
 

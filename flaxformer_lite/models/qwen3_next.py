@@ -31,11 +31,11 @@ from flaxformer_lite.nn.feed_forwards.moe import MoeConfig
 from flaxformer_lite.nn.mixers.gated_delta import GatedDeltaConfig
 from flaxformer_lite.nn.positions.rope import Rope
 
-EVERY = 4  # every fourth layer has attention, the others the delta rule
+ATTENTION_LAYER_PERIOD = 4  # every fourth layer has attention, the others the delta rule
 DELTA = GatedDeltaConfig()
 
 
-def pattern(delta: GatedDeltaConfig, every: int = EVERY) -> tuple[LayerKind, ...]:
+def pattern(delta: GatedDeltaConfig, every: int = ATTENTION_LAYER_PERIOD) -> tuple[LayerKind, ...]:
     """Returns `every` layers: delta layers, then one of attention."""
     return (*[LayerKind(mixer=delta)] * (every - 1), LayerKind())
 
@@ -117,7 +117,7 @@ def read_layers(fields: Fields, layers: int) -> ModelFields:
     sizes = {ours: fields.size(name, getattr(DELTA, ours)) for name, ours in SIZES.items()}
     act = activation_of("hidden_act", fields.get("hidden_act", "silu"))
     delta = GatedDeltaConfig(**sizes, norm_eps=fields.get("rms_norm_eps", 1e-6), activation=act)
-    every = fields.size("full_attention_interval", EVERY)
+    every = fields.size("full_attention_interval", ATTENTION_LAYER_PERIOD)
     kinds = {LINEAR: LayerKind(mixer=delta), FULL: LayerKind()}
     usual = [LINEAR if (i + 1) % every else FULL for i in range(layers)]
     biased = llama_like.attention_biases(fields)

@@ -22,14 +22,14 @@ from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.nn.positions.nope import Nope
 from flaxformer_lite.nn.positions.rope import Rope
 
-EVERY = 4  # the last of so many layers has no positions
+NO_POSITION_LAYER_PERIOD = 4  # the last of so many layers has no positions
 BASE = llama_like.BASE | dict(
     vocab_size=128256,
     max_length=65536,
     norm_eps=1e-6,
     position=Rope(base=5000000.0),
     tie_embeddings=True,
-    pattern=(*[LayerKind()] * (EVERY - 1), LayerKind(position=Nope())),
+    pattern=(*[LayerKind()] * (NO_POSITION_LAYER_PERIOD - 1), LayerKind(position=Nope())),
 )
 PRESETS = {
     "tiny": llama_like.TINY | dict(pattern=(LayerKind(), LayerKind(position=Nope()))),
@@ -45,7 +45,7 @@ def read(fields: Fields) -> ModelFields:
     Layers without positions slide if windows are on.
     """
     layers = fields.get("num_hidden_layers", 36)
-    every = fields.size("no_rope_layer_interval", EVERY)
+    every = fields.size("no_rope_layer_interval", NO_POSITION_LAYER_PERIOD)
     rotates = fields.get("no_rope_layers", [int((i + 1) % every != 0) for i in range(layers)])
     on = fields.get("use_sliding_window", False)
     window = fields.get("sliding_window", 0)

@@ -28,13 +28,13 @@ from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
 from flaxformer_lite.models.skeletons.inputs import last_token
 from flaxformer_lite.models.weight_map import Head, Published, WeightRow, add_prefix, weight_rows
 
-START = 2  # the beginning of a text, which starts the decoder
+START_ID = 2  # the beginning of a text, which starts the decoder
 DEFAULT_WINDOW = 4096  # written where no layer slides
 BASE = gemma2.BASE | dict(
     windows=(4097, 0),
     decoder_windows=(4096, 0),
     decoder_table=True,
-    decoder_start_token_id=START,
+    decoder_start_token_id=START_ID,
     dropout_at=("embed", "attention", "mlp", "branch", "final"),
 )
 
@@ -98,7 +98,7 @@ class Model(EncoderDecoderModel):
         if self.cfg.head in ("lm", "none"):
             return super().shift_right(input_ids)
         start = self.cfg.decoder_start_token_id
-        start_B1 = jnp.full_like(input_ids[:, :1], START if start is None else start)
+        start_B1 = jnp.full_like(input_ids[:, :1], START_ID if start is None else start)
         return jnp.concatenate([start_B1, input_ids[:, :-1]], axis=1)
 
     def on_top(self, x_BTD: jax.Array, input_ids) -> dict[str, jax.Array]:
@@ -187,7 +187,7 @@ def flatten(published: Json) -> Json:
     for name, (absent, _) in SIDE.items():
         flat.setdefault(name, absent)
         flat[f"decoder_{name}"] = decoder.get(name, absent)
-    flat["decoder_bos_token_id"] = decoder.get("bos_token_id", START)
+    flat["decoder_bos_token_id"] = decoder.get("bos_token_id", START_ID)
     cap = "final_logit_softcapping"
     flat[cap] = decoder.get(cap, BASE["logit_softcap"])
     return flat | omit_fields(published, *OUTER)
@@ -230,7 +230,7 @@ def read(fields: Fields) -> ModelFields:
             "norm_eps": fields.get("rms_norm_eps", 1e-6),
             "position": read_rope(fields),
             "attention_scale": fields.size("query_pre_attn_scalar", 256.0) ** -0.5,
-            "decoder_start_token_id": fields.get("decoder_bos_token_id", START),
+            "decoder_start_token_id": fields.get("decoder_bos_token_id", START_ID),
         }
     )
 
@@ -257,7 +257,7 @@ def write(cfg: ModelConfig) -> Json:
             f"{prefix}sliding_window": window,
             f"{prefix}layer_types": kinds,
         }
-    start = START if cfg.decoder_start_token_id is None else cfg.decoder_start_token_id
+    start = START_ID if cfg.decoder_start_token_id is None else cfg.decoder_start_token_id
     return (
         flat
         | write_rope(cfg.position)

@@ -16,8 +16,8 @@ from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import Published, add_prefix, build_heads, weight_rows
 from flaxformer_lite.nn.positions.sinusoidal import Sinusoidal
 
-PAD = 1
-POSITION = Sinusoidal(layout="halves", inclusive=True, offset=2, zero_at=PAD)
+PAD_ID = 1
+POSITION = Sinusoidal(layout="halves", inclusive=True, offset=2, zero_at=PAD_ID)
 BASE = dict(
     vocab_size=256008,
     max_length=2048,
@@ -27,7 +27,7 @@ BASE = dict(
     bias_at=("query", "key", "value", "out", "mlp"),
     embed_power=0.5,
     dropout=0.1,
-    pad_token_id=PAD,
+    pad_token_id=PAD_ID,
 )
 PRESETS = {  # table 1
     "tiny": dict(d_model=128, num_heads=4, mlp_dim=512, decoder_layers=2),
@@ -57,7 +57,7 @@ BODY = (
 
 def read(fields: Fields) -> ModelFields:
     scaled = fields.get("scale_embedding", True)
-    padding = fields.nullable("pad_token_id", PAD, null=None)
+    padding = fields.nullable("pad_token_id", PAD_ID, null=None)
     position = dataclasses.replace(POSITION, zero_at=padding)
     return {"embed_power": 0.5 if scaled else 0.0, "position": position}
 

@@ -167,6 +167,11 @@ class TableRecords(Records, Protocol):
     @property
     def first(self) -> int: ...
 
+    @property
+    def num_texts(self) -> int:
+        """The most texts of a record, where the store has `text_lengths`."""
+        ...
+
     def record(self, example: int) -> Record:
         """Returns the record of an example, or the first of several."""
         ...

@@ -1,9 +1,9 @@
 """The layout of a parameter in a published tensor: reads and writes it as reshapes and slices.
 
 Each axis of a published tensor merges a group of axes of our parameters. Three more kinds of axis
-may be in a group: FUSED, along which the file stacks several parameters of one shape; JOINED, along
-which it concatenates parameters of different sizes; and EXPERT, along which it stacks the experts
-of a layer.
+may be in a group: FUSED_AXIS, along which the file stacks several parameters of one shape;
+JOINED_AXIS, along which it concatenates parameters of different sizes; and EXPERT_AXIS, along which
+it stacks the experts of a layer.
 """
 
 import itertools
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 # Negative, as the axes of a parameter count from 0.
-FUSED = -1
-JOINED = -2
-EXPERT = -3
+FUSED_AXIS = -1
+JOINED_AXIS = -2
+EXPERT_AXIS = -3
 Groups = tuple[tuple[int, ...], ...]
 Slices = tuple[slice, ...]
 
@@ -43,14 +43,14 @@ def groups_of(layout: str, path: str, rank: int) -> Groups:
     outs = axes[inputs:]
     layout = layout.replace("G", "")
     merged = {"I": ins, "O": outs, "N": outs[:1], "H": outs[1:], "1": ()}
-    merged |= {"+": (JOINED,), "X": (EXPERT,)}
+    merged |= {"+": (JOINED_AXIS,), "X": (EXPERT_AXIS,)}
     if not inputs:
         layout = layout.replace("I", "")
     groups = []
     for letters in re.findall("[IX1]|[^IX1]+", layout):  # for each axis of the tensor
         group: tuple[int, ...] = ()
         for letter in letters:
-            group += merged.get(letter, (FUSED,))
+            group += merged.get(letter, (FUSED_AXIS,))
         groups.append(group)
     return tuple(groups)
 
@@ -73,14 +73,14 @@ class TensorLayout:
     parts: int = 1  # number of fused parameters
     expert: int = 0  # index of this parameter's expert, if the file stacks experts
     experts: int = 1  # number of stacked experts
-    sections: tuple[int, ...] = ()  # sizes of all parameters on the JOINED axis
+    sections: tuple[int, ...] = ()  # sizes of all parameters on the JOINED_AXIS axis
     repeats: int = 1  # number of times that parts of these sections alternate on that axis
 
     @property
     def file_shape(self) -> tuple[int, ...]:
         shape = []
         for group in self.groups:
-            if JOINED in group:
+            if JOINED_AXIS in group:
                 shape.append(sum(self.sections))
             else:
                 shape.append(math.prod(map(self._size, group)))
@@ -120,11 +120,13 @@ class TensorLayout:
 
         The positions on an axis of the tensor have an axis for each of ours that it merges.
         """
-        chosen = {FUSED: self.part, EXPERT: self.expert, JOINED: 0} | dict(enumerate(index))
+        chosen = {FUSED_AXIS: self.part, EXPERT_AXIS: self.expert, JOINED_AXIS: 0} | dict(
+            enumerate(index)
+        )
         positions = []
         for group, size in zip(self.groups, self.file_shape, strict=True):
             rows = np.arange(size)
-            if JOINED in group:
+            if JOINED_AXIS in group:
                 first = sum(self.sections[: self.part]) // self.repeats
                 count = self.sections[self.part] // self.repeats
                 rows = rows.reshape(self.repeats, -1)[:, first : first + count]
@@ -133,7 +135,7 @@ class TensorLayout:
         return positions
 
     def _size(self, axis: int) -> int:
-        sizes = {FUSED: self.parts, EXPERT: self.experts, JOINED: 1}
+        sizes = {FUSED_AXIS: self.parts, EXPERT_AXIS: self.experts, JOINED_AXIS: 1}
         return sizes.get(axis) or self.shape[axis]
 
     @property

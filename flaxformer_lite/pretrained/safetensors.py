@@ -7,10 +7,11 @@ The format: eight bytes of header length, a JSON header of dtype, shape and byte
 """
 
 import json
+import logging
 import math
 import mmap
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import numpy as np
 
 from flaxformer_lite.files.read import Json, open_regular, parse_object, quote_name, quote_value
 
+LOG = logging.getLogger("flaxformer_lite")
 DTYPES = {
     "F64": np.float64,
     "F32": np.float32,
@@ -35,9 +37,10 @@ DTYPES = {
 }
 NAMES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
 HEADER_LIMIT = 100_000_000  # bytes; the limit of the format
-LARGEST = 2**60  # numbers and axes of a tensor, characters of its name
+MAX_TENSOR_SIZE = 2**60  # numbers and axes of a tensor, characters of its name
 MOST_AXES = 32  # numpy before 2.0 has no more
 LONGEST_NAME = 1000
+SAMPLED = 1000  # numbers of a tensor that are looked at for NaN
 
 
 class WeightsError(ValueError):
@@ -144,10 +147,36 @@ def save_file(
     text = json.dumps(header, separators=(",", ":")).encode()
     # So that the data begin at a multiple of eight bytes, as the format's own writer has it.
     text += b" " * (-len(text) % 8)
+    damaged = []
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for array in arrays:
+        for name, array in zip(entries, arrays, strict=True):
+            if holds_nan(array):
+                damaged.append(name)
             file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    warn_of_nan(damaged, len(entries))
+
+
+def holds_nan(array: np.ndarray) -> bool:
+    """Returns whether some of about SAMPLED numbers spread over an array are NaN.
+
+    A training that fails leaves whole tensors of NaN, and to look at all numbers takes as long as
+    to write them.
+    """
+    step = max(1, array.size // SAMPLED) | 1  # odd, or it would visit few columns
+    return bool(np.isnan(array.flat[::step].astype(np.float64)).any())
+
+
+def warn_of_nan(names: Sequence[str], count: int) -> None:
+    """Says which of `count` tensors hold NaN."""
+    if names:
+        LOG.warning(
+            "%d of %d tensors hold NaN, such as %s: what the model computes is NaN, too; take"
+            " weights from before the training failed.",
+            len(names),
+            count,
+            quote_name(names[0]),
+        )
 
 
 def _header(path: Path) -> tuple[Json, np.ndarray]:
@@ -200,7 +229,7 @@ def _entry(path: Path, name: str, entry: Any) -> tuple[np.dtype, tuple[int, ...]
         raise WeightsError(
             f"{path}: the header's entry for {name} has sizes that are not natural numbers."
         )
-    if len(shape) > MOST_AXES or math.prod(max(n, 1) for n in shape) > LARGEST:
+    if len(shape) > MOST_AXES or math.prod(max(n, 1) for n in shape) > MAX_TENSOR_SIZE:
         raise WeightsError(
             f"{path}: tensor {name} of shape {quote_value(list(shape))} is larger than any:"
             " damaged."

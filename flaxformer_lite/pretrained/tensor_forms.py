@@ -32,8 +32,8 @@ FLOATS = (np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16))
 
 MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 VALUES = np.asarray([*MAGNITUDES, *(-x for x in MAGNITUDES)], np.float32)
-BYTES = 16  # of a block
-BIAS = 127  # of the exponents
+BLOCK_BYTES = 16  # of a block
+EXPONENT_BIAS = 127  # of the exponents
 NOT_A_NUMBER = 255  # as an exponent
 BLOCKS = "_blocks"
 SCALES = "_scales"
@@ -141,8 +141,8 @@ class Mxfp4Tensor(Tensor):
 def dequantize(blocks: np.ndarray, scales: np.ndarray) -> np.ndarray:
     """Returns the numbers of blocks [..., blocks, 16] with exponents [..., blocks], float32."""
     pairs = np.stack([VALUES[blocks & 15], VALUES[blocks >> 4]], axis=-1)
-    numbers = pairs.reshape(*blocks.shape[:-1], 2 * BYTES)
-    scaled = np.ldexp(numbers, scales.astype(np.int32)[..., None] - BIAS)
+    numbers = pairs.reshape(*blocks.shape[:-1], 2 * BLOCK_BYTES)
+    scaled = np.ldexp(numbers, scales.astype(np.int32)[..., None] - EXPONENT_BIAS)
     return scaled.reshape(*blocks.shape[:-2], -1)
 
 
@@ -160,11 +160,11 @@ def join_mxfp4(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         scales = joined.pop(short + SCALES, None)
         if scales is None or scales.dtype != np.uint8:
             raise WeightsError(f"{name}: MXFP4 needs {short}{SCALES} of uint8 beside it.")
-        is_blocks = len(blocks.shape) == 4 and blocks.shape[-1] == BYTES
+        is_blocks = len(blocks.shape) == 4 and blocks.shape[-1] == BLOCK_BYTES
         if not is_blocks or scales.shape != blocks.shape[:-1]:
             raise WeightsError(
                 f"{name} has shape {list(blocks.shape)}, {short}{SCALES} {list(scales.shape)}:"
-                f" MXFP4 is [experts, outputs, blocks, {BYTES}] and the same without the last"
+                f" MXFP4 is [experts, outputs, blocks, {BLOCK_BYTES}] and the same without the last"
                 " axis."
             )
         if (scales.array == NOT_A_NUMBER).any():

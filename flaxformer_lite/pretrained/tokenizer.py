@@ -62,7 +62,7 @@ def read_tokenizer(folder: Path, *, family: str | None = None) -> PublishedToken
     template = _chat_template(folder, config)
     try:
         if (folder / JSON).is_file():
-            definition = read_text(folder / JSON, limit=saved_files.LARGEST)
+            definition = read_text(folder / JSON, limit=saved_files.MAX_TOKENIZER_BYTES)
             return _of_json(definition, folder / JSON, config, template)
         if (folder / BYTES).is_file():
             model = hf_config.family_of(_read(folder / "config.json"), folder, family).Model

@@ -15,7 +15,7 @@ from flaxformer_lite.types import Batch
 
 # Steps dispatched before the host reads a result, so that neither the host nor the devices wait
 # for the other. A step that says otherwise has an attribute `ahead`.
-AHEAD = 2
+STEPS_AHEAD = 2
 Metrics = Mapping[str, jax.Array | float]
 TrainStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 
@@ -44,7 +44,7 @@ class Trainer:
         self._callbacks = callbacks
         self._clock = clock
         self._compiles = compiles
-        self._ahead: int = getattr(train_step, "ahead", AHEAD)
+        self._ahead: int = getattr(train_step, "ahead", STEPS_AHEAD)
         self._in_flight: collections.deque[tuple[int, Metrics]] = collections.deque()
         self._ended: float | None = None  # seconds in steps at the end of the last step
         self.done = 0

@@ -21,8 +21,8 @@ import jax
 from flaxformer_lite import private_names
 from flaxformer_lite.config.rules import ConfigError
 
-PATIENCE = 10  # seconds after which process 0 prints whom it is waiting for
-INTERVAL = 1.0  # seconds between polls for announcements
+SILENT_SECONDS = 10  # seconds after which process 0 prints whom it is waiting for
+POLL_SECONDS = 1.0  # seconds between polls for announcements
 NEWS = "news/"
 FAILURE = "failure"
 MOST_DIFFERENCES = 4  # most differences that an error lists
@@ -140,7 +140,7 @@ class Processes:
         who, code, message = json.loads(failure)
         with self._ending:  # only one thread may end the process
             if who != self.index:
-                time.sleep(INTERVAL)  # this process may be about to end for the same reason
+                time.sleep(POLL_SECONDS)  # this process may be about to end for the same reason
             try:
                 if message != self._own_failure:
                     message = f"process {who}: {message}"
@@ -148,7 +148,7 @@ class Processes:
                     print(f"error: {message}", file=sys.stderr, flush=True)
                 if self.first:
                     # It hosts the store, from which the others must read this first.
-                    time.sleep(2.5 * INTERVAL)
+                    time.sleep(2.5 * POLL_SECONDS)
                 sys.stdout.flush()
             finally:
                 os._exit(code)  # even if stderr is closed
@@ -161,7 +161,7 @@ class Processes:
     def _look(self) -> None:
         """Polls for announcements, in a thread that must end before Python does."""
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # process 0 is gone
-            while not self._closing.wait(INTERVAL):
+            while not self._closing.wait(POLL_SECONDS):
                 for key, news in self._store.key_value_dir_get(NEWS):
                     then = self._listeners.pop(key.removeprefix(NEWS), None)
                     if then:
@@ -171,11 +171,11 @@ class Processes:
         began = time.monotonic()
         while True:
             try:
-                return self._store.blocking_key_value_get(key, round(1000 * INTERVAL))
+                return self._store.blocking_key_value_get(key, round(1000 * POLL_SECONDS))
             except jax.errors.JaxRuntimeError as error:
                 if "DEADLINE_EXCEEDED" not in str(error) or self._closing.is_set():
                     raise
-            if waiting and time.monotonic() - began > PATIENCE:
+            if waiting and time.monotonic() - began > SILENT_SECONDS:
                 print(waiting, file=sys.stderr, flush=True)
                 waiting = ""
 

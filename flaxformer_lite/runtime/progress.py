@@ -22,7 +22,7 @@ from rich.progress import (
 
 from flaxformer_lite.runtime import processes
 
-MINUTE = 60  # seconds between lines if there is no terminal
+LINE_SECONDS = 60  # seconds between lines if there is no terminal
 
 
 def in_notebook() -> bool:
@@ -123,7 +123,7 @@ def _in_lines(console: Console, what: str, total: int) -> Callable[[int], None]:
         nonlocal done, printed
         done += count
         now = time.monotonic()
-        if now - printed >= MINUTE:
+        if now - printed >= LINE_SECONDS:
             printed = now
             speed = f"{done / 1e6 / (now - start):.1f} MB/s"
             console.print(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 SUFFIXES = (".gz", ".zst")
-LARGEST = 1 << 28  # most bytes of a decompressed file that must be in memory as a whole
+MAX_UNPACKED_BYTES = 1 << 28  # most bytes of a decompressed file that must be in memory as a whole
 File = Path | RemoteFile
 Stream = io.BufferedReader | gzip.GzipFile
 INSTALL = "reading it needs pyarrow: pip install 'flaxformer_lite[tables]'"
@@ -73,14 +73,14 @@ def read_unpacked(path: File, where: str) -> bytes:
     """Reads and decompresses all of a file.
 
     Raises:
-      ConfigError: it has more than LARGEST bytes, or is damaged.
+      ConfigError: it has more than MAX_UNPACKED_BYTES bytes, or is damaged.
     """
     with reading(path, where), unpacked(path, where) as stream:
-        content = stream.read(LARGEST + 1)
-    if len(content) > LARGEST:
+        content = stream.read(MAX_UNPACKED_BYTES + 1)
+    if len(content) > MAX_UNPACKED_BYTES:
         raise ConfigError(
-            f"{where}: {path.name} unpacks to more than {LARGEST >> 20} MiB, which would have to be"
-            " in memory; unpack it first (gunzip, or zstd -d)."
+            f"{where}: {path.name} unpacks to more than {MAX_UNPACKED_BYTES >> 20} MiB, which would"
+            " have to be in memory; unpack it first (gunzip, or zstd -d)."
         )
     return content
 

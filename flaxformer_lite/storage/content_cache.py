@@ -22,8 +22,8 @@ from flaxformer_lite.runtime import progress
 from flaxformer_lite.storage.stores import is_url
 
 MANIFEST = "complete.json"
-BLOCK = 1 << 24  # bytes per checksum
-CHECKED = 16  # blocks of a folder that are verified at each use: up to 256 MB
+BLOCK_BYTES = 1 << 24  # bytes per checksum
+CHECKED_BLOCKS = 16  # blocks of a folder that are verified at each use: up to 256 MB
 
 
 class NotWritable(ConfigError):
@@ -46,7 +46,7 @@ def folder(root: str | Path, name: str, write: Callable[[Path], None]) -> Path:
     One of the processes that share a disk writes the folder while the others wait; on a file system
     without locks all of them write it, and the first to finish wins. What a killed process has
     written is removed by the next writer. Each use checks the sizes of all files, and the checksums
-    of CHECKED random blocks, which in most runs are all blocks.
+    of CHECKED_BLOCKS random blocks, which in most runs are all blocks.
 
     Args:
       root: data.cache; `~` is the home folder.
@@ -102,7 +102,7 @@ def find_place(root: str | Path, name: str) -> Path:
 
 
 def is_complete(path: Path) -> bool:
-    """Returns whether all files have their sizes, and CHECKED random blocks their checksums."""
+    """Returns whether files have their sizes, and CHECKED_BLOCKS random blocks their checksums."""
     try:
         blocks = []
         for name, (size, checksums) in read_object(path / MANIFEST).items():
@@ -110,7 +110,7 @@ def is_complete(path: Path) -> bool:
                 return False
             for number, checksum in enumerate(checksums):
                 blocks.append((name, number, checksum))
-        for name, number, checksum in random.sample(blocks, min(CHECKED, len(blocks))):
+        for name, number, checksum in random.sample(blocks, min(CHECKED_BLOCKS, len(blocks))):
             if _checksum(path / name, number) != checksum:
                 return False
     except (OSError, ValueError, TypeError, AttributeError):
@@ -192,10 +192,10 @@ def _publish(temporary: Path, final: Path) -> None:
 def _checksums(path: Path) -> tuple[int, list[int]]:
     """Returns the size of a file in bytes, and the CRC-32 of each of its blocks."""
     size = path.stat().st_size
-    return size, [_checksum(path, number) for number in range(-(-size // BLOCK))]
+    return size, [_checksum(path, number) for number in range(-(-size // BLOCK_BYTES))]
 
 
 def _checksum(path: Path, number: int) -> int:
     with path.open("rb") as file:
-        file.seek(number * BLOCK)
-        return zlib.crc32(file.read(BLOCK))
+        file.seek(number * BLOCK_BYTES)
+        return zlib.crc32(file.read(BLOCK_BYTES))

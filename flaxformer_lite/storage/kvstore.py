@@ -84,7 +84,7 @@ def store_spec(url: str) -> Json:
     anonymous = stores.is_anonymous(url)
     known: Json = {"driver": driver, "bucket": bucket, "path": path}
     known[f"{driver}_request_retries"] = {
-        "max_retries": 1 if anonymous else stores.TRIED,
+        "max_retries": 1 if anonymous else stores.MAX_RETRIES,
         "initial_delay": "300ms",
         "max_delay": "20s",
     }

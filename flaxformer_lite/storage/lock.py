@@ -1,9 +1,9 @@
-"""A lock in an object store: an object that its owner rewrites every BEAT seconds.
+"""A lock in an object store: an object that its owner rewrites every HEARTBEAT_SECONDS seconds.
 
 The object is created, rewritten and taken over by conditional requests, so that at most one of two
 owners succeeds. An owner that was killed leaves it behind; the next one takes it over at once if
 the owner was a process of the same machine that no longer exists, else after watching the lock for
-SILENCE seconds without a heartbeat. No clocks are compared.
+SILENCE_SECONDS seconds without a heartbeat. No clocks are compared.
 """
 
 import contextlib
@@ -23,8 +23,8 @@ from flaxformer_lite.storage.stores import StorageError
 
 NAME = ".lock"
 _held: set["Lock"] = set()  # the locks that this process holds
-BEAT = 10.0  # seconds between two heartbeats
-SILENCE = 60.0  # seconds without a heartbeat until an owner counts as gone
+HEARTBEAT_SECONDS = 10.0  # seconds between two heartbeats
+SILENCE_SECONDS = 60.0  # seconds without a heartbeat until an owner counts as gone
 
 
 class LockError(RuntimeError):
@@ -74,7 +74,7 @@ class Lock(contextlib.AbstractContextManager):
         self.release()
 
     def release(self) -> None:
-        """Deletes the lock; if that fails, the next run waits for SILENCE seconds."""
+        """Deletes the lock; if that fails, the next run waits for SILENCE_SECONDS seconds."""
         _held.discard(self)
         self._ended.set()
         self._thread.join(1)  # a heartbeat in progress changes the mark
@@ -85,14 +85,14 @@ class Lock(contextlib.AbstractContextManager):
         """Raises if another run has taken the lock over.
 
         Args:
-          ask: whether to ask the store if it has not confirmed the lock for SILENCE / 2 seconds,
+          ask: whether to ask the store if it has not confirmed the lock for SILENCE_SECONDS / 2,
             for example because the network failed.
 
         Raises:
           LockError: another run has taken the lock over.
           StorageError: the store does not answer.
         """
-        if ask and not self._lost and time.monotonic() - self._confirmed > SILENCE / 2:
+        if ask and not self._lost and time.monotonic() - self._confirmed > SILENCE_SECONDS / 2:
             seen = self._object.read()
             if _parsed(seen).get("token") == self._token:
                 self._confirmed = time.monotonic()
@@ -102,7 +102,7 @@ class Lock(contextlib.AbstractContextManager):
             raise LockError(self._lost)
 
     def _beat(self) -> None:
-        while not self._ended.wait(BEAT):
+        while not self._ended.wait(HEARTBEAT_SECONDS):
             with contextlib.suppress(StorageError):  # the next heartbeat may succeed
                 if not self._replace(self._mark):
                     self._lose(_parsed(self._object.read()))
@@ -131,19 +131,19 @@ class Lock(contextlib.AbstractContextManager):
         return True
 
     def _watched(self, seen: Version) -> Version:
-        """Waits until a held lock is released, or has had no heartbeat for SILENCE seconds.
+        """Waits until a held lock is released, or has had no heartbeat for SILENCE_SECONDS seconds.
 
         Raises:
           LockError: the owner sent a heartbeat.
         """
         holder = _parsed(seen)
-        end = time.monotonic() + SILENCE
+        end = time.monotonic() + SILENCE_SECONDS
         if not self._notified:
-            waiting = f"Waiting up to {SILENCE:.0f} s for a heartbeat."
+            waiting = f"Waiting up to {SILENCE_SECONDS:.0f} s for a heartbeat."
             print(f"notice: {_taken(self._objects, holder)} {waiting}", file=sys.stderr)
         self._notified = True
         while time.monotonic() < end:
-            time.sleep(BEAT / 2)
+            time.sleep(HEARTBEAT_SECONDS / 2)
             now = self._object.read()
             if now.content is None:
                 return now

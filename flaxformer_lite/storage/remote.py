@@ -18,9 +18,9 @@ if TYPE_CHECKING:  # imported with the first address
     from obstore import GetOptions, ObjectMeta
     from typing_extensions import Buffer
 
-BLOCK = 1 << 23  # bytes per request
-STREAMS = 8  # concurrent requests of a copy
-PARTS = 9000  # maximum number of parts of an upload; the stores allow 10,000
+REQUEST_BYTES = 1 << 23  # bytes per request
+CONCURRENT_REQUESTS = 8  # concurrent requests of a copy
+MAX_UPLOAD_PARTS = 9000  # maximum number of parts of an upload; the stores allow 10,000
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class RemoteFile:
 
     def open(self, mode: str = "rb") -> io.BufferedReader:
         """Opens a seekable stream of bytes."""
-        return io.BufferedReader(_Ranges(self), BLOCK)
+        return io.BufferedReader(_Ranges(self), REQUEST_BYTES)
 
 
 class _Ranges(io.RawIOBase):
@@ -141,10 +141,12 @@ def upload(content: Path | bytes, url: str) -> None:
     """Copies a local file or bytes to an object, which appears complete or not at all."""
     obstore = import_obstore()
     size = len(content) if isinstance(content, bytes) else content.stat().st_size
-    block = max(BLOCK, size // PARTS + 1)
+    block = max(REQUEST_BYTES, size // MAX_UPLOAD_PARTS + 1)
     try:
         with open_bucket(url) as (client, name):
-            obstore.put(client, name, content, chunk_size=block, max_concurrency=STREAMS)
+            obstore.put(
+                client, name, content, chunk_size=block, max_concurrency=CONCURRENT_REQUESTS
+            )
     except FileNotFoundError:
         raise no_bucket(url) from None
 
@@ -153,10 +155,10 @@ def download(file: RemoteFile, path: Path) -> None:
     """Copies an object to a new local file; blocks are written in any order."""
 
     def copy(begin: int) -> None:
-        os.pwrite(out.fileno(), read(file, begin, begin + BLOCK), begin)
+        os.pwrite(out.fileno(), read(file, begin, begin + REQUEST_BYTES), begin)
 
-    with path.open("wb") as out, concurrent.futures.ThreadPoolExecutor(STREAMS) as pool:
-        blocks = [pool.submit(copy, begin) for begin in range(0, file.size, BLOCK)]
+    with path.open("wb") as out, concurrent.futures.ThreadPoolExecutor(CONCURRENT_REQUESTS) as pool:
+        blocks = [pool.submit(copy, begin) for begin in range(0, file.size, REQUEST_BYTES)]
         try:
             for block in blocks:
                 block.result()

@@ -24,7 +24,7 @@ from flaxformer_lite.files.read import Json
 if TYPE_CHECKING:  # imported with the first address
     from obstore.store import ObjectStore, S3CredentialProvider
 
-TRIED = 9  # maximum number of retries of a request
+MAX_RETRIES = 9  # maximum number of retries of a request
 PATIENCE = datetime.timedelta(seconds=80)  # from a request to its last retry
 # Before the first retry, doubled for each further one up to the longest.
 PAUSE = datetime.timedelta(milliseconds=300)
@@ -205,7 +205,7 @@ def _client(scheme: str, bucket: str) -> "ObjectStore":
     from obstore.store import GCSStore, S3Store
 
     retries: Json = {
-        "max_retries": TRIED,
+        "max_retries": MAX_RETRIES,
         "retry_timeout": PATIENCE,
         "backoff": {"init_backoff": PAUSE, "max_backoff": LONGEST_PAUSE},
     }

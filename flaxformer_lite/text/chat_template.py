@@ -16,10 +16,12 @@ from flaxformer_lite.text import render_template
 
 LOG = logging.getLogger("flaxformer_lite")
 MORE_TEMPLATES = "additional_chat_templates"  # a folder of templates by name, beside the default
-SECONDS = 2  # of processor time after the import of jinja2; a usual template takes milliseconds
-EACH = 0.02  # seconds more for each conversation
-PATIENCE = 600  # seconds, on a machine that gives the process no time
-BATCH = 2048  # conversations rendered by one process
+START_SECONDS = (
+    2  # of processor time after the import of jinja2; a usual template takes milliseconds
+)
+SECONDS_PER_CONVERSATION = 0.02  # seconds more for each conversation
+MAX_WALL_SECONDS = 600  # seconds, on a machine that gives the process no time
+CONVERSATION_BATCH = 2048  # conversations rendered by one process
 BATCH_BYTES = 1 << 24  # of them; texts, requests and answers take a multiple of it
 FAILS = "chat: the model's template fails on this conversation"
 
@@ -106,7 +108,7 @@ def _portions(batch: Sequence[Json]) -> Iterator[list[Json]]:
     size = 0
     for each in batch:
         length = len(json.dumps(each))
-        if portion and (len(portion) == BATCH or size + length > BATCH_BYTES):
+        if portion and (len(portion) == CONVERSATION_BATCH or size + length > BATCH_BYTES):
             yield portion
             portion = []
             size = 0
@@ -148,10 +150,10 @@ def break_special_tokens(value: object, pattern: re.Pattern[str], guard: str) ->
 def _in_process(request: Json) -> Json:
     """Returns render_template.answer of a request, made in a process with limits."""
     sent = json.dumps(request).encode()
-    seconds = SECONDS + math.floor(EACH * len(request["batch"]))
+    seconds = START_SECONDS + math.floor(SECONDS_PER_CONVERSATION * len(request["batch"]))
     try:
         command = [sys.executable, "-P", render_template.__file__, str(seconds)]
-        patience = PATIENCE + 10 * (seconds - SECONDS)
+        patience = MAX_WALL_SECONDS + 10 * (seconds - START_SECONDS)
         done = subprocess.run(
             command, input=sent, capture_output=True, timeout=patience, check=True
         )
@@ -159,7 +161,7 @@ def _in_process(request: Json) -> Json:
         raise ConfigError(f"{FAILS} (it does not end within {patience} s).") from None
     except subprocess.CalledProcessError as error:
         last_line = error.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        limits = f"{seconds} s of processor time, {render_template.MEMORY >> 20} MiB"
+        limits = f"{seconds} s of processor time, {render_template.MAX_MEMORY_BYTES >> 20} MiB"
         reason = f"its process ended: {last_line}"
         if error.returncode < 0:
             reason = f"it does not end within {limits}"

@@ -15,6 +15,11 @@ from flaxformer_lite.config import ConfigError
 
 FAILS = "tokenizer.json: fails on this text; shorten its longest words, or use another tokenizer"
 
+NO_TEXT = (
+    "a text is no str, or holds half of a surrogate pair (such as \\ud83d), as text does that was"
+    " cut in UTF-16; text.encode(errors='replace').decode() puts question marks in their place."
+)
+
 
 def copy_literal(tokenizer: tokenizers.Tokenizer) -> tuple[tokenizers.Tokenizer, str]:
     """Copies a tokenizer for texts in which the spelling of a special token is text.
@@ -62,12 +67,14 @@ def copy_literal(tokenizer: tokenizers.Tokenizer) -> tuple[tokenizers.Tokenizer,
 
 @contextlib.contextmanager
 def library_errors(message: str) -> Iterator[None]:
-    """Turns what the library raises into a ConfigError.
+    """Turns what a library of tokenizers raises into a ConfigError.
 
     It raises plain exceptions, and panics, which are not even those.
     """
     try:
         yield
+    except (TypeError, UnicodeEncodeError):
+        raise ConfigError(NO_TEXT) from None
     except BaseException as error:
         # A pattern that takes too many steps raises PanicException, which cannot be imported.
         if type(error) is not Exception and type(error).__name__ != "PanicException":

@@ -28,7 +28,7 @@ from flaxformer_lite.text.tokenizer_classes import follow_fields, name_class, re
 
 SENTENCES = "sentence_bert_config.json"
 SIDES = ("right", "left")
-ENDLESS = 1 << 30  # tokens; the length is the caller's
+ENDLESS_TOKENS = 1 << 30  # tokens; the length is the caller's
 # Fields that say how the class of a tokenizer makes its first steps.
 STEPS = (
     "add_prefix_space",
@@ -86,7 +86,7 @@ class FolderRules:
             definition = tokenizer.to_str()
         if self.truncation_side is not None:
             tokenizer = Tokenizer.from_str(definition)
-            tokenizer.enable_truncation(ENDLESS, direction=self.truncation_side)
+            tokenizer.enable_truncation(ENDLESS_TOKENS, direction=self.truncation_side)
             definition = tokenizer.to_str()
         return definition
 

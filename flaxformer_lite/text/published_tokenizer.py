@@ -26,7 +26,9 @@ LOG = logging.getLogger("flaxformer_lite")
 
 JSON = "tokenizer.json"
 ROLES = ("pad", "bos", "eos", "cls", "sep", "mask", "unk")
-ENDLESS = 1_000_000  # larger values in tokenizer_config.json mean that there is no longest text
+MIN_ENDLESS_LENGTH = (
+    1_000_000  # larger values in tokenizer_config.json mean that there is no longest text
+)
 
 
 class PublishedTokenizer:
@@ -92,13 +94,13 @@ class PublishedTokenizer:
                 raise ConfigError(
                     f"tokenizer_config.json: {name}={quote_value(side)}: must be right or left."
                 )
-        longest = config.get("model_max_length") or ENDLESS
+        longest = config.get("model_max_length") or MIN_ENDLESS_LENGTH
         if longest < 1:
             LOG.warning(
                 "tokenizer_config.json: model_max_length=%s cuts nothing, as in transformers.",
                 longest,
             )
-        self.max_length = int(longest) if 1 <= longest < ENDLESS else None
+        self.max_length = int(longest) if 1 <= longest < MIN_ENDLESS_LENGTH else None
         self.chat_template = chat_template
         self.tokens: dict[str, str] = {}
         self.ids: dict[str, int] = {}

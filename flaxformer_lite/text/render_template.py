@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 Variables = dict[str, Any]  # JSON
 
-MEMORY = 1 << 30  # bytes
-LONGEST = 1 << 22  # characters of a prompt
+MAX_MEMORY_BYTES = 1 << 30  # bytes
+MAX_PROMPT_CHARACTERS = 1 << 22  # characters of a prompt
 MOST_CHARACTERS = 300  # characters of an error
 # Names of one thing: what the model thought before its answer. As in transformers, templates that
 # read another than a message has find it too.
@@ -42,7 +42,7 @@ def main() -> None:
     request = json.load(sys.stdin.buffer)
     for limit, most in (
         (resource.RLIMIT_CPU, math.ceil(time.process_time()) + int(sys.argv[1])),
-        (resource.RLIMIT_DATA, MEMORY),
+        (resource.RLIMIT_DATA, MAX_MEMORY_BYTES),
         (resource.RLIMIT_CORE, 0),
     ):
         with contextlib.suppress(ValueError, OSError):  # a lower limit stays
@@ -217,14 +217,14 @@ def _text(parts: Iterator[str]) -> str:
     for part in parts:
         texts.append(part)
         length += len(part)
-        if length > LONGEST:
-            raise TemplateError(f"a prompt of more than {LONGEST:,} characters")
+        if length > MAX_PROMPT_CHARACTERS:
+            raise TemplateError(f"a prompt of more than {MAX_PROMPT_CHARACTERS:,} characters")
     return "".join(texts)
 
 
 def _text_of(error: Exception) -> str:
     if isinstance(error, MemoryError):
-        return f"it needs more than {MEMORY >> 20} MiB"
+        return f"it needs more than {MAX_MEMORY_BYTES >> 20} MiB"
     text = str(error)
     if not type(error).__module__.startswith("jinja2"):
         text = f"{type(error).__name__}: {text}"

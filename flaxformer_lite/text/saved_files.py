@@ -1,6 +1,8 @@
 """The files that a tokenizer is saved as, for those who hash or copy them without reading one."""
 
-LARGEST = 1 << 28  # bytes of a tokenizer's file; the largest published ones have a seventh
+MAX_TOKENIZER_BYTES = (
+    1 << 28
+)  # bytes of a tokenizer's file; the largest published ones have a seventh
 BYTES = "tokenizer.bytes"
 JSON = "tokenizer.json"
 SENTENCEPIECE = "tokenizer.model"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tokenizers import Encoding
 
 
-SPECIAL = -1  # the part that special tokens belong to
+SPECIAL_PART = -1  # the part that special tokens belong to
 
 
 class Spans(NamedTuple):
@@ -41,7 +41,7 @@ class FramedSpans(NamedTuple):
     ids: np.ndarray  # [T] int32
     second: int
     cut: int
-    # [T] int32, 0 for the first text, 1 for the second, SPECIAL for special tokens
+    # [T] int32, 0 for the first text, 1 for the second, SPECIAL_PART for special tokens
     part: np.ndarray
     start: np.ndarray  # [T] int32, characters of that text; 0 for special tokens
     end: np.ndarray
@@ -100,7 +100,7 @@ class Frame:
         texts = [text.ids.tolist() for text in spans]
         row = self.join_ids(*texts, limit=limit, whole=whole)
         part, start, end = np.zeros((3, len(row.ids)), np.int32)
-        part[:] = SPECIAL
+        part[:] = SPECIAL_PART
         at = len(self.before)
         kept = self._kept(list(map(len, texts)), limit, whole)
         for number, (text, tokens) in enumerate(zip(spans, kept, strict=True)):

@@ -34,9 +34,9 @@ from flaxformer_lite.text.escape_specials import (
 )
 from flaxformer_lite.text.folder_rules import FolderRules, read_rules
 
-SENTINELS = 100  # as T5's vocabularies have
-NONE = -1  # an id that no token has
-BYTES = 256
+NUM_SENTINELS = 100  # as T5's vocabularies have
+NO_ID = -1  # an id that no token has
+NUM_BYTES = 256
 # The spellings of special tokens by their roles: ours, then published tokenizers', in the
 # order of looking.
 KNOWN = {
@@ -59,7 +59,7 @@ class Tokenizer:
     file: str  # name of the file that `save` writes
     vocab_size: int  # ids are 0 .. vocab_size - 1
     pad_id: int
-    eos_id: int  # NONE of a published tokenizer that cannot be trained with
+    eos_id: int  # NO_ID of a published tokenizer that cannot be trained with
     bos_id: int | None
     cls_id: int | None
     sep_id: int | None
@@ -171,7 +171,7 @@ class Tokenizer:
         for role in KNOWN:
             setattr(self, f"{role}_id", ids.get(role))
         if ids.get("eos") is None:
-            self.eos_id = NONE
+            self.eos_id = NO_ID
         if ids.get("pad") is None:
             self.pad_id = self.eos_id
 
@@ -205,7 +205,7 @@ class Tokenizer:
         return {*self.ids.values(), *self.sentinel_ids}
 
     def _end_with_sentinels(self, size: int) -> None:
-        self.vocab_size = size + SENTINELS
+        self.vocab_size = size + NUM_SENTINELS
         self.sentinel_ids = tuple(range(self.vocab_size - 1, size - 1, -1))
 
 
@@ -221,13 +221,14 @@ class Bytes(Tokenizer):
     ):
         super().__init__(definition)
         self._set_ids({role: i for i, role in enumerate(KNOWN)})
-        self._end_with_sentinels(self.first + BYTES)
+        self._end_with_sentinels(self.first + NUM_BYTES)
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         rows = []
-        for text in texts:
-            values = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
-            rows.append((values + self.first).tolist())
+        with library_errors(FAILS):
+            for text in texts:
+                values = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
+                rows.append((values + self.first).tolist())
         return rows
 
     def encode_spans(self, texts: list[str]) -> list[special_tokens.Spans]:
@@ -294,7 +295,7 @@ class HuggingFace(Tokenizer):
             self.fingerprint = hash_parts(self.file, definition, repr(self.named_tokens))
         if frame == "published":
             self.begin_ids = self.template(1).before
-        self.sentinel_ids = tuple(self._ids(*(f"<extra_id_{k}>" for k in range(SENTINELS))))
+        self.sentinel_ids = tuple(self._ids(*(f"<extra_id_{k}>" for k in range(NUM_SENTINELS))))
 
     def save(self, folder: str | Path) -> None:
         super().save(folder)
@@ -428,11 +429,14 @@ class SentencePiece(Tokenizer):
         self._set_ids(ids)
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
-        return self._model.encode(texts, num_threads=-1)  # one per core
+        with library_errors(FAILS):
+            return self._model.encode(texts, num_threads=-1)  # one per core
 
     def encode_spans(self, texts: list[str]) -> list[special_tokens.Spans]:
         rows = []
-        for encoded in self._model.encode(texts, return_type="proto"):
+        with library_errors(FAILS):
+            protos = self._model.encode(texts, return_type="proto")
+        for encoded in protos:
             # its own ends count bytes
             end = np.cumsum([len(piece.surface) for piece in encoded.pieces])
             start = np.concatenate([[0], end[:-1]])[: len(end)]
@@ -520,7 +524,7 @@ def load(
     if path.suffix != ".json":
         rules.check_followed(path)
     try:
-        content = read_bytes(path, limit=saved_files.LARGEST)
+        content = read_bytes(path, limit=saved_files.MAX_TOKENIZER_BYTES)
         loaded: Tokenizer
         if path.suffix == ".json":
             definition = rules.apply(content.decode()).encode()
@@ -537,7 +541,7 @@ def load(
 
 
 def _with_end(loaded: Tokenizer, where: str) -> Tokenizer:
-    if loaded.eos_id == NONE:
+    if loaded.eos_id == NO_ID:
         raise ConfigError(
             f"{where}: cannot be read as a tokenizer (no end-of-text token; one of"
             f" {', '.join(KNOWN['eos'])} must be in the vocabulary)."

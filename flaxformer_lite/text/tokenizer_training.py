@@ -9,8 +9,8 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, tra
 
 from flaxformer_lite.config import ConfigError, TokenizerConfig
 from flaxformer_lite.text.tokenizer import (
-    BYTES,
-    SENTINELS,
+    NUM_BYTES,
+    NUM_SENTINELS,
     SPECIALS,
     Bytes,
     HuggingFace,
@@ -19,9 +19,9 @@ from flaxformer_lite.text.tokenizer import (
 )
 
 SMALLEST = {
-    "byte_bpe": len(SPECIALS) + BYTES + SENTINELS,
-    "sentencepiece": len(SPECIALS) + 1 + BYTES + SENTINELS + 64,
-    "words": len(SPECIALS) + 1 + SENTINELS + 1,
+    "byte_bpe": len(SPECIALS) + NUM_BYTES + NUM_SENTINELS,
+    "sentencepiece": len(SPECIALS) + 1 + NUM_BYTES + NUM_SENTINELS + 64,
+    "words": len(SPECIALS) + 1 + NUM_SENTINELS + 1,
 }
 # Characters of a longer text that are given to `train`, as their number takes memory.
 MOST = {
@@ -53,7 +53,7 @@ def train(cfg: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
     if cfg.vocab_size < smallest:
         raise ConfigError(
             f"data.tokenizer.vocab_size={cfg.vocab_size}: {cfg.name} needs at least {smallest},"
-            f" with special tokens and {SENTINELS} sentinels; or use data.tokenizer.name=bytes."
+            f" with special tokens and {NUM_SENTINELS} sentinels; or use data.tokenizer.name=bytes."
         )
     return TRAINERS[cfg.name](cfg, texts)
 
@@ -63,7 +63,7 @@ def _train_byte_bpe(cfg: TokenizerConfig, texts: Iterable[str]) -> HuggingFace:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=cfg.vocab_size - SENTINELS,
+        vocab_size=cfg.vocab_size - NUM_SENTINELS,
         special_tokens=list(SPECIALS),
         # All bytes, or those that the training text lacks could not be encoded.
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
@@ -79,7 +79,7 @@ def _train_sentencepiece(cfg: TokenizerConfig, texts: Iterable[str]) -> Sentence
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=_sentences(texts),
             model_writer=model,
-            vocab_size=cfg.vocab_size - SENTINELS,
+            vocab_size=cfg.vocab_size - NUM_SENTINELS,
             hard_vocab_limit=False,  # a small text has fewer pieces
             byte_fallback=True,
             # This and the next three: decoding returns the text as it was, its indentation
@@ -120,7 +120,7 @@ def _train_words(cfg: TokenizerConfig, texts: Iterable[str]) -> HuggingFace:
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(WORD), behavior="removed", invert=True)
     tokenizer.decoder = decoders.WordPiece(cleanup=False)  # puts spaces between words
     trainer = trainers.WordLevelTrainer(
-        vocab_size=cfg.vocab_size - SENTINELS,
+        vocab_size=cfg.vocab_size - NUM_SENTINELS,
         min_frequency=cfg.min_count,
         special_tokens=[*SPECIALS, UNKNOWN],
         show_progress=False,
@@ -135,7 +135,7 @@ def _train_words(cfg: TokenizerConfig, texts: Iterable[str]) -> HuggingFace:
 
 
 def _with_sentinels(tokenizer: tokenizers.Tokenizer) -> HuggingFace:
-    tokenizer.add_special_tokens([f"<extra_id_{k}>" for k in reversed(range(SENTINELS))])
+    tokenizer.add_special_tokens([f"<extra_id_{k}>" for k in reversed(range(NUM_SENTINELS))])
     return HuggingFace(tokenizer.to_str().encode())
 
 

@@ -12,7 +12,7 @@ from flaxformer_lite.objectives.sums import BY_SOURCE, LossSums
 from flaxformer_lite.objectives.tables.breakdown import Breakdown
 from flaxformer_lite.types import Batch, Params
 
-WRITTEN = 2  # held-out examples whose texts are shown
+SHOWN_TEXTS = 2  # held-out examples whose texts are shown
 
 
 class Evaluation(NamedTuple):
@@ -66,8 +66,8 @@ def show_texts(
     objective: Objective, written: dict[str, np.ndarray], examples: np.ndarray, data: Dataset
 ) -> list[tuple[str, str]]:
     """Returns the texts generated for the first examples, each with a title."""
-    few = {name: values[:WRITTEN] for name, values in written.items()}
-    return objective.show_written(few, examples[:WRITTEN], data)
+    few = {name: values[:SHOWN_TEXTS] for name, values in written.items()}
+    return objective.show_written(few, examples[:SHOWN_TEXTS], data)
 
 
 def metrics_of(

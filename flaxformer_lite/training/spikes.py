@@ -11,8 +11,10 @@ from jax.typing import ArrayLike
 
 from flaxformer_lite.types import Array
 
-WINDOW = 128  # updates that a value is compared with; half as many are needed
-SIGMAS = 6.0  # standard deviations above their mean from which on a loss is reported as a spike
+WINDOW_UPDATES = 128  # updates that a value is compared with; half as many are needed
+SPIKE_DEVIATIONS = (
+    6.0  # standard deviations above their mean from which on a loss is reported as a spike
+)
 
 
 class SpikeSkipState(NamedTuple):
@@ -20,8 +22,8 @@ class SpikeSkipState(NamedTuple):
 
     Attributes:
       inner: the optimizer's own state after the last update that was applied.
-      losses, norms: float32 [WINDOW], the loss and gradient norm of the last applied updates; NaN
-        before the first.
+      losses, norms: float32 [WINDOW_UPDATES], the loss and gradient norm of the last applied
+        updates; NaN before the first.
       left_out: int32 scalar, the number of skipped updates.
     """
 
@@ -35,7 +37,7 @@ def is_spike(past: Array, now: ArrayLike, sigmas: float, xp: ModuleType = np) ->
     """Returns whether a value is a spike: not finite, or above mean + sigmas * standard deviation.
 
     Args:
-      past: the WINDOW values before; NaN for none.
+      past: the WINDOW_UPDATES values before; NaN for none.
       now: the value.
       sigmas: the number of standard deviations.
       xp: numpy or jax.numpy.
@@ -49,7 +51,7 @@ def is_spike(past: Array, now: ArrayLike, sigmas: float, xp: ModuleType = np) ->
     # In two passes: in float32, the mean of squares minus the squared mean would cancel for a loss
     # that hardly moves.
     spread = xp.sqrt(xp.where(known, xp.square(past - mean), 0).sum() / xp.maximum(count, 1))
-    return ~xp.isfinite(now) | ((count >= WINDOW // 2) & (now > mean + sigmas * spread))
+    return ~xp.isfinite(now) | ((count >= WINDOW_UPDATES // 2) & (now > mean + sigmas * spread))
 
 
 def skip_spikes(
@@ -77,7 +79,7 @@ def skip_spikes(
 
     def init(params: optax.Params) -> SpikeSkipState:
         # NaN, as `is_spike` counts only finite values as known.
-        nothing = jnp.full(WINDOW, jnp.nan, jnp.float32)
+        nothing = jnp.full(WINDOW_UPDATES, jnp.nan, jnp.float32)
         return SpikeSkipState(masked.init(params), nothing, nothing, jnp.zeros((), jnp.int32))
 
     def update(

@@ -44,7 +44,7 @@ def by_hand(x):
 def test_on_the_host_and_on_devices_as_defined(dtype, monkeypatch):
     x = random(dtype)
     assert content(x) == content(jnp.asarray(x)) == by_hand(x)
-    monkeypatch.setattr(digest, "SMALL", 0)
+    monkeypatch.setattr(digest, "MAX_HOST_BYTES", 0)
     assert content(jnp.asarray(x)) == by_hand(x)
 
 
@@ -59,7 +59,7 @@ def test_scalars_and_nothing(monkeypatch):
     "spec", [P(), P("fsdp", "tensor"), P("tensor", None, ("data", "fsdp")), P(None, "data")]
 )
 def test_the_same_however_the_array_is_laid_out(spec, monkeypatch):
-    monkeypatch.setattr(digest, "SMALL", 0)
+    monkeypatch.setattr(digest, "MAX_HOST_BYTES", 0)
     mesh = sharding.build_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
     x = random("float32")
     assert content(jax.device_put(x, NamedSharding(mesh, spec))) == by_hand(x)

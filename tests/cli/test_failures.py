@@ -69,7 +69,7 @@ def test_debug_shows_the_stack(monkeypatch, capsys):
 def test_a_message_that_python_cannot_print():
     said, code = failures.explain(ValueError(10**5000))
     assert said == "ValueError: no message; --debug shows the traceback."
-    assert code == command_line.FAILED
+    assert code == command_line.EXIT_FAILED
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

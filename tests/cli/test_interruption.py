@@ -23,7 +23,7 @@ went_on = threading.Event()
 class Grace(threading.Event):
     def wait(self, timeout):
         # until the block has gone on, on a slow machine too
-        assert timeout == interruption.GRACE and went_on.wait(600)
+        assert timeout == interruption.GRACE_SECONDS and went_on.wait(600)
         return self.is_set()
 
 

@@ -64,7 +64,7 @@ def test_formulas_are_escaped_on_request_and_reported_otherwise(tmp_path, capsys
 
 
 def test_a_table_of_many_rows_is_not_laid_out_by_rich(monkeypatch, capsys):
-    rows = [[f"n{number:05d}x", "日本", "7"] for number in range(tables.MANY + 1)]
+    rows = [[f"n{number:05d}x", "日本", "7"] for number in range(tables.MAX_WRAPPED_ROWS + 1)]
     print_table(["name", "text", "number"], rows[:-1], right=[2])
     due = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     monkeypatch.setattr(tables, "Table", None)  # a third of a millisecond a row

@@ -150,7 +150,7 @@ def tried(values, path, hostile):
         parent[last] = value
         try:
             cfg = from_config_dict(ExperimentConfig, values)
-            assert all(math.isfinite(n) and abs(n) <= rules.FLOAT32 for n in numbers(cfg)), (
+            assert all(math.isfinite(n) and abs(n) <= rules.MAX_FLOAT32 for n in numbers(cfg)), (
                 "a number that is none"
             )
             assert from_config_dict(ExperimentConfig, to_config_dict(cfg)) == cfg and fingerprint(

@@ -133,7 +133,7 @@ def test_texts_that_are_encoded_by_differences_are_read(encoding, tmp_path):
 
 @pytest.mark.parametrize("name", ["t.parquet.gz", "t.json.gz"])
 def test_what_must_be_unpacked_into_memory_is_bounded(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(compressed, "LARGEST", 100)
+    monkeypatch.setattr(compressed, "MAX_UNPACKED_BYTES", 100)
     path = tmp_path / name
     path.write_bytes(gzip.compress(b'[{"text": "a"}]' + b" " * 1000))
     with pytest.raises(ConfigError, match=r"data.path: t.*unpacks.*unpack it first"):

@@ -56,7 +56,7 @@ def documents(path):
 
 
 def test_every_kind_of_file_is_streamed(there, folder, monkeypatch):
-    monkeypatch.setattr(remote, "BLOCK", 4096)
+    monkeypatch.setattr(remote, "REQUEST_BYTES", 4096)
     here, source = (open_source(DataConfig(path=str(path)), TEXT) for path in (folder, there))
     names = [file.name for file in here.files]
     assert len(names) == 8

@@ -185,7 +185,7 @@ def test_stop_strings_end_a_row_with_the_token_that_completes_them():
     free = generate(model, params, [[1, 2], [3, 4]], **options)[:, 2:]
     stop = Letters().decode(free[0].tolist())[7:9]
     end = Letters().decode(free[0].tolist()).index(stop) + 2
-    assert end == stop_strings.EVERY + 1, "the first token after a look at the text"
+    assert end == stop_strings.TOKENS_PER_CHECK + 1, "the first token after a look at the text"
     before = recompiles.total()
     ways = {"tokenizer": Letters(), "stop_strings": (stop,), "return_scores": True}
     found = generate(model, params, [[1, 2], [3, 4]], **ways, **options)

@@ -38,8 +38,8 @@ def evaluate(capsys, *args):
 
 
 def test_metrics_are_those_of_sentence_transformers(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(retrieval, "CHUNK", 7)
-    monkeypatch.setattr(retrieval, "BLOCK", 4)
+    monkeypatch.setattr(retrieval, "DOCUMENT_CHUNK", 7)
+    monkeypatch.setattr(retrieval, "QUERY_BLOCK", 4)
     data = beir(tmp_path / "beir")
     found = evaluate(capsys, "--data", str(data), "--output", str(tmp_path / "run.tsv"))
     assert (found.pop("queries"), found.pop("documents")) == (11, 40)
@@ -66,7 +66,7 @@ def test_rows_of_pairs_are_searched_among_all_answers_and_negatives(tmp_path, ca
 
 
 def test_search_keeps_the_first_of_equals(monkeypatch):
-    monkeypatch.setattr(retrieval, "CHUNK", 3)
+    monkeypatch.setattr(retrieval, "DOCUMENT_CHUNK", 3)
     documents = np.asarray([[0.5], [1.0], [0.5], [1.0], [1.0], [0.0], [0.5]])
 
     def found(queries, count):

@@ -6,6 +6,7 @@ import pytest
 from flaxformer_lite import load_pretrained
 from flaxformer_lite.config import ConfigError, MeshConfig
 from flaxformer_lite.objectives.tables.multiple_choice import MultipleChoice
+from flaxformer_lite.text.special_tokens import Framed
 from tests.objectives import learned, tables
 
 ENDINGS = {f"ending{i}": text for i, text in enumerate(("d", "e f", "g", "h"))}
@@ -15,8 +16,10 @@ SWAG = {"sent1": "a b", "sent2": "c", **ENDINGS, "label": "2"}
 def texts(records, index=0):
     """The two texts of each choice of a row."""
     words = {i: word for word, i in records.tokenizer.library.get_vocab().items()}
-    rows = [row for row in records.features[index].rows if row is not None]
+    record = records.record(index)
+    choices = np.split(record["ids"], np.cumsum(record["text_lengths"])[:-1])
     spelled = lambda ids: " ".join(words[i] for i in ids)  # noqa: E731
+    rows = [Framed(ids, second, 0) for ids, second in zip(choices, record["seconds"], strict=True)]
     return [tuple(map(spelled, records.frame.texts_of(row))) for row in rows]
 
 
@@ -50,7 +53,7 @@ BOTH = [("a", "b"), ("a", "c")]
 )
 def test_forms_of_a_row(tmp_path, row, due, label):
     _, records = learned.encoded(MultipleChoice(choices=4), [row], tmp_path, length=12, fit=False)
-    assert texts(records) == due and records.features[0].label == label
+    assert texts(records) == due and records.record(0)["label"] == label
 
 
 def test_an_example_has_an_axis_of_choices_and_fewer_are_filled_up(tmp_path):
@@ -63,7 +66,7 @@ def test_an_example_has_an_axis_of_choices_and_fewer_are_filled_up(tmp_path):
     for name in ("input_ids", "token_type_ids"):
         assert whole["inputs"][name].shape == (4, 9)
     assert part["inputs"]["attention_mask"].sum(axis=1).tolist() == [7, 8, 1, 1]
-    assert records.features[0].cut == 0 and part["targets"] == {"label": 1, "weights": 1.0}
+    assert records.tokens_cut(0) == [0] and part["targets"] == {"label": 1, "weights": 1.0}
 
 
 def test_loss_is_that_of_transformers_and_an_absent_choice_has_no_part_in_it():
@@ -102,3 +105,11 @@ def test_context_must_divide_the_tokens_not_the_choices(tmp_path):
     cfg = learned.config(tmp_path, MultipleChoice(), [SWAG] * 60, length=9, mesh=mesh)
     with pytest.raises(ConfigError, match=r"input_ids has 9 positions.*try data.length=10"):
         learned.setup.prepare_experiment(cfg)
+
+
+def test_examples_of_a_task_that_is_not_fitted_have_one_shape(tmp_path):
+    rows = [{**SWAG, "ending2": "", "ending3": "", "label": 1}, SWAG]
+    task, records = learned.encoded(MultipleChoice(), rows, tmp_path, length=9, fit=False)
+    assert task.choices == 0
+    shapes = [task.make_example(records, i, None)["inputs"]["input_ids"].shape for i in range(2)]
+    assert shapes == [(4, 9)] * 2

@@ -45,29 +45,30 @@ def test_windows_share_at_most_half_of_their_tokens(tmp_path, length, stride, du
     _, records = learned.encoded(QuestionAnswering(stride=stride), [ROW], tmp_path, length=length)
     assert len(records) == due
     assert set(" ".join(row_words(records, i) for i in range(due)).split()) == set("abcdefg")
-    assert all(len(each.row.ids) <= length for each in records.features)
+    assert records.lengths("ids").max() <= length
 
 
 def row_words(records, index):
-    row = records.features[index].row
-    spans = zip(row.start, row.end, row.part, strict=True)
+    record = records.record(index)
+    spans = zip(record["char_start"], record["char_end"], record["part"], strict=True)
     return " ".join(records.rows[0]["context"][b:e] for b, e, part in spans if part == 1)
 
 
 def test_a_decoder_says_none_behind_the_context(tmp_path):
     options = {"length": 10, "skeleton": "decoder"}
     _, records = learned.encoded(QuestionAnswering(stride=0), [ROW, NONE], tmp_path, **options)
-    row, none = (records.features[i] for i in range(2))
-    assert row.row.ids[-1] == records.tokenizer.eos_id and row.none == len(row.row.ids) - 1
-    assert (row.start, row.end) == (5, 6) and (none.start, none.end) == (4, 4)
+    row, none = (records.record(i) for i in range(2))
+    assert row["ids"][-1] == records.tokenizer.eos_id
+    assert (row["start"], row["end"]) == (5, 6)
+    assert none["start"] == none["end"] == len(none["ids"]) - 1 == 4
 
 
 def test_a_long_question_is_cut(tmp_path):
     rows = [{"question": "a b c d e f g h", "context": "a b", "answers": "b"}]
     _, records = learned.encoded(QuestionAnswering(question_length=3), rows, tmp_path)
-    assert (records.features[0].row.part == 0).sum() == 3
+    assert (records.record(0)["part"] == 0).sum() == 3
     _, records = learned.encoded(QuestionAnswering(), rows, tmp_path, length=7)
-    part = records.features[0].row.part
+    part = records.record(0)["part"]
     assert (part == 0).sum() == (part == 1).sum() == 2
 
 

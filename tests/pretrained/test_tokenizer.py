@@ -175,7 +175,7 @@ TEMPLATES = {
 @pytest.mark.parametrize("template", daily(TEMPLATES, TEMPLATES.keys() - {LOOPS}))
 def test_a_bad_template_is_an_error_and_a_harmful_one_powerless(words, template, monkeypatch):
     monkeypatch.setattr(chat_template, "_in_process", IN_PROCESS)
-    monkeypatch.setattr(chat_template, "SECONDS", 1)
+    monkeypatch.setattr(chat_template, "START_SECONDS", 1)
     (words / "chat_template.jinja").write_text(template)
     with pytest.raises(
         ConfigError,

@@ -3,7 +3,7 @@ import json
 import math
 import re
 
-from flaxformer_lite.runs.report.chart import DOTTED, MOST, Line, draw_chart
+from flaxformer_lite.runs.report.chart import MAX_LINE_POINTS, MAX_MARKED_POINTS, Line, draw_chart
 from flaxformer_lite.runs.report.page import format_number
 
 
@@ -50,14 +50,14 @@ def test_many_points_become_few_and_keep_their_spikes():
     values = [1.0] * 10_000
     values[7_321] = 9.0
     points = drawn(draw_chart("norm", [line(values)], 9_999.0), "c0")
-    assert len(points) <= MOST + 2
+    assert len(points) <= MAX_LINE_POINTS + 2
     highest = min(points, key=lambda point: point[1])
     assert abs(highest[0] - 0.7321) < 0.001 and sum(point[1] == highest[1] for point in points) == 1
 
 
 def test_points_are_marked_unless_there_are_too_many():
     assert draw_chart("loss", [line([1.0, 0.5, 0.125], dots=True)], 2.0).count("dot c0") == 3
-    assert "dot" not in draw_chart("loss", [line([1.0] * (DOTTED + 1), dots=True)], 60.0)
+    assert "dot" not in draw_chart("loss", [line([1.0] * (MAX_MARKED_POINTS + 1), dots=True)], 60.0)
     # a line of a single value could not be seen
     assert draw_chart("rate", [line([0.25])], 20.0).count("dot c0") == 1
     assert "dot" not in draw_chart("rate", [line([0.25, 0.5])], 20.0)

@@ -12,7 +12,7 @@ import pytest
 
 from flaxformer_lite.runs.report.clock import Clock
 from flaxformer_lite.runs.report.metrics import Recorder
-from flaxformer_lite.runs.report.run_page import SAMPLES, RunPage
+from flaxformer_lite.runs.report.run_page import MAX_SAMPLES, RunPage
 from tests.runs.test_chart import drawn
 from tests.training import tiny_runs
 
@@ -123,7 +123,7 @@ def test_the_config_tells_who_set_what(written):
 
 def test_texts_are_the_newest_first_and_not_all_of_a_long_run(written):
     steps = [int(step) for step in re.findall(r"after step (\d+)<", written(steps=20 * 100))]
-    assert (steps[0], steps[-1], len(steps)) == (2000, 0, SAMPLES)
+    assert (steps[0], steps[-1], len(steps)) == (2000, 0, MAX_SAMPLES)
     assert steps == sorted(steps, reverse=True)
 
 

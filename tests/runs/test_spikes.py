@@ -60,8 +60,8 @@ def compiled(skip):
 def test_a_spike_is_so_many_deviations_above_the_mean(known):
     rng = np.random.default_rng(known)
     values = rng.normal(3, 0.5, known).astype(np.float32)
-    past = np.full(spikes.WINDOW, np.nan, np.float32)
-    past[rng.permutation(spikes.WINDOW)[:known]] = values
+    past = np.full(spikes.WINDOW_UPDATES, np.nan, np.float32)
+    past[rng.permutation(spikes.WINDOW_UPDATES)[:known]] = values
     edge = statistics.fmean(values) + 4 * statistics.pstdev(values) if known >= 64 else np.inf
     for now in (2.0, edge - 0.01, edge + 0.01, 1e9):
         for xp in (np, jnp):

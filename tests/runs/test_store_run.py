@@ -89,7 +89,7 @@ def test_a_folder_without_a_run_is_no_workdir(cfg, gcs):
 def test_a_second_run_is_refused_without_a_trace_and_no_temporary_folder_is_left(
     run, cfg, capfd, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr(lock, "BEAT", 0.1)
+    monkeypatch.setattr(lock, "HEARTBEAT_SECONDS", 0.1)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = run.names()
     with Lock(run, "first"), pytest.raises(SystemExit):

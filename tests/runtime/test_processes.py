@@ -44,7 +44,7 @@ class Store:
 @pytest.fixture
 def together(monkeypatch):
     """Runs a function in three processes at once: what each returned, or raised."""
-    monkeypatch.setattr(processes, "INTERVAL", 0.05)
+    monkeypatch.setattr(processes, "POLL_SECONDS", 0.05)
     store = Store()
     groups = [Processes(store, index, 3) for index in range(3)]
 
@@ -110,7 +110,7 @@ def test_what_one_announces_all_hear_once(together):
 
 
 def test_process_0_says_for_whom_it_waits(together, monkeypatch):
-    monkeypatch.setattr(processes, "PATIENCE", 0.1)
+    monkeypatch.setattr(processes, "SILENT_SECONDS", 0.1)
     printed = []
     has_printed = threading.Event()
 

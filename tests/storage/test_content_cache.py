@@ -120,8 +120,8 @@ def test_without_locks_all_write_and_one_stays(use_four_times, monkeypatch):
 
 
 def test_of_many_blocks_some_are_drawn(tmp_path, monkeypatch):
-    monkeypatch.setattr(content_cache, "BLOCK", 2)
-    monkeypatch.setattr(content_cache, "CHECKED", 3)
+    monkeypatch.setattr(content_cache, "BLOCK_BYTES", 2)
+    monkeypatch.setattr(content_cache, "CHECKED_BLOCKS", 3)
     read = []
     real = content_cache._checksum
     folder = content_cache.folder(tmp_path, "name", writer([]))

@@ -12,8 +12,8 @@ from flaxformer_lite.storage.stores import StorageError
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    monkeypatch.setattr(lock, "BEAT", 0.05)
-    monkeypatch.setattr(lock, "SILENCE", 60)
+    monkeypatch.setattr(lock, "HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr(lock, "SILENCE_SECONDS", 60)
 
 
 @pytest.fixture
@@ -49,14 +49,14 @@ def test_released_after_an_error_too(objects):
 
 
 def test_of_an_owner_that_is_gone_from_this_machine_is_taken_over_at_once(objects, monkeypatch):
-    monkeypatch.setattr(lock, "SILENCE", 1e6)
+    monkeypatch.setattr(lock, "SILENCE_SECONDS", 1e6)
     hold(objects, machine=lock._machine(), process=2**22 + 1)
     with Lock(objects, "next"):
         assert b'"next"' in objects.read(".lock")
 
 
 def test_of_a_silent_owner_elsewhere_is_taken_over_after_a_while(objects, monkeypatch, capsys):
-    monkeypatch.setattr(lock, "SILENCE", 0.3)
+    monkeypatch.setattr(lock, "SILENCE_SECONDS", 0.3)
     hold(objects)
     before = time.monotonic()
     with Lock(objects, "next"):
@@ -79,8 +79,8 @@ def test_an_owner_learns_that_another_took_over(objects):
 
 
 def test_after_a_silence_an_owner_asks_before_it_writes(objects, monkeypatch):
-    monkeypatch.setattr(lock, "BEAT", 1e6)
-    monkeypatch.setattr(lock, "SILENCE", -1)
+    monkeypatch.setattr(lock, "HEARTBEAT_SECONDS", 1e6)
+    monkeypatch.setattr(lock, "SILENCE_SECONDS", -1)
     with Lock(objects, "first") as held:
         held.check(ask=True)
         hold(objects)

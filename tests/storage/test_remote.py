@@ -73,9 +73,9 @@ def test_a_stream_seeks_and_is_decompressed(bucket):
 
 
 def test_files_are_copied_there_and_back_in_blocks(bucket, tmp_path, monkeypatch):
-    monkeypatch.setattr(remote, "BLOCK", 5 << 20)  # the least that S3 takes as a part
+    monkeypatch.setattr(remote, "REQUEST_BYTES", 5 << 20)  # the least that S3 takes as a part
     (tmp_path / "here").write_bytes(CONTENT * 400)
-    assert (tmp_path / "here").stat().st_size > 2 * remote.BLOCK
+    assert (tmp_path / "here").stat().st_size > 2 * remote.REQUEST_BYTES
     bucket.seen.clear()
     remote.upload(tmp_path / "here", f"{bucket.url}/there")
     assert len([request for request in bucket.seen if "partNumber=" in request]) == 3
@@ -86,7 +86,7 @@ def test_files_are_copied_there_and_back_in_blocks(bucket, tmp_path, monkeypatch
 
 
 def test_an_upload_that_is_interrupted_leaves_the_object_as_it_was(bucket, tmp_path, monkeypatch):
-    monkeypatch.setattr(remote, "BLOCK", 5 << 20)
+    monkeypatch.setattr(remote, "REQUEST_BYTES", 5 << 20)
     (tmp_path / "here").write_bytes(CONTENT * 400)
     bucket.fail(403, on="partNumber=2")
     with pytest.raises(StorageError, match="half: access is forbidden"):

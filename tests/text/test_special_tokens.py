@@ -10,7 +10,7 @@ from tokenizers import models, pre_tokenizers, processors
 
 from flaxformer_lite.config import ConfigError, TokenizerConfig
 from flaxformer_lite.pretrained.tokenizer import framed, read_tokenizer
-from flaxformer_lite.text.special_tokens import SPECIAL, Frame, Spans
+from flaxformer_lite.text.special_tokens import SPECIAL_PART, Frame, Spans
 from flaxformer_lite.text.tokenizer import Bytes, HuggingFace, load
 from flaxformer_lite.text.tokenizer_training import train
 
@@ -77,7 +77,7 @@ def spans(count, first=100):
 def test_a_first_text_may_be_kept_whole_and_characters_belong_to_their_part():
     joined = Frame((2,), (3,), (3,), 1).join(spans(3), spans(9, 200), limit=10, whole=0)
     assert joined.ids.tolist() == [2, 100, 101, 102, 3, 200, 201, 202, 203, 3]
-    assert joined.part.tolist() == [SPECIAL, 0, 0, 0, SPECIAL, 1, 1, 1, 1, SPECIAL]
+    assert joined.part.tolist() == [SPECIAL_PART, 0, 0, 0, SPECIAL_PART, 1, 1, 1, 1, SPECIAL_PART]
     assert joined.start.tolist() == [0, 0, 1, 2, 0, 0, 1, 2, 3, 0] and joined.cut == 5
 
 

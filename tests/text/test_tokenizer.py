@@ -45,6 +45,17 @@ def test_any_text_comes_back(trained, name):
     assert tok.encode_batch(STRANGE) == [tok.encode(text) for text in STRANGE]
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_half_of_a_surrogate_pair(trained, name, tmp_path):
+    tok, _ = trained[name]
+    tok.save(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
+    published = load_tokenizer(tmp_path)
+    for encode in (tok.encode, tok.encode_spans, published.encode, published):
+        with pytest.raises(ConfigError, match=r"holds half of a surrogate pair .*replace"):
+            encode(["a\ud83d"] if encode == tok.encode_spans else "a\ud83d")
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_ids_without_a_token_have_no_text(trained, name, tmp_path):
     """A model may have more logits than its tokenizer has tokens."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tools.lint import SKIP, problems
+from tools.lint import SKIP, check_short_names, problems
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,11 @@ def test_folded_lines_are_named(line):
 )
 def test_unpacking_and_swaps_are_fine(line):
     assert not list(problems(line))
+
+
+def test_a_constant_says_what_it_counts_unless_the_list_has_it():
+    source = "MANY = 2 * 8\n_FEW: int = -1\nMAX_ROWS = 3\nKIND = 'text'\n"
+    new, other = check_short_names({"a.py": source}, [])
+    assert new.startswith("a.py:1: MANY: say what it counts") and "_FEW" in other
+    (gone,) = check_short_names({"a.py": source}, ["a.py MANY", "a.py _FEW", "b.py OLD"])
+    assert "b.py OLD is gone" in gone

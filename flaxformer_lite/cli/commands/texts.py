@@ -44,7 +44,7 @@ def generate(parser: argparse.ArgumentParser) -> None:
     """
     add = parser.add_argument
     # `generate` itself explains values that are too small.
-    integer = command_line.integer(-command_line.INT32)
+    integer = command_line.integer(-command_line.MAX_INT32)
     add_model(parser, "directory of published weights, or the --workdir of train")
     add_adapter(parser)
     add(

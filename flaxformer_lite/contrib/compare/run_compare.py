@@ -49,10 +49,10 @@ class ComparedRun(NamedTuple):
 
 def run(args: argparse.Namespace) -> None:
     """Prints tables, and writes the chart to a file if one is named."""
-    if args.output and len(args.runs) > page.COLORS:
+    if args.output and len(args.runs) > page.NUM_COLORS:
         raise ConfigError(
-            f"--output: draws at most {page.COLORS} runs, and there are {len(args.runs)}; compare"
-            " fewer."
+            f"--output: draws at most {page.NUM_COLORS} runs, and there are {len(args.runs)};"
+            " compare fewer."
         )
     runs = []
     for folder in args.runs:

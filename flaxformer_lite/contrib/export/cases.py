@@ -14,7 +14,7 @@ from flaxformer_lite.types import Params
 
 Inputs = Mapping[str, np.ndarray]
 Run = Callable[[str, Inputs], dict[str, np.ndarray]]  # (name of a program, inputs) -> outputs
-TOLERANCE = 1e-4  # of the largest value, in float32
+RELATIVE_TOLERANCE = 1e-4  # of the largest value, in float32
 PROGRAMS = ("encode", "decode", "embed")
 MOST_COMPRESSED = 200  # times; arrays of a model compress 10 times at most, and zeros 1,000
 PAST = "past_key_values."

@@ -9,7 +9,7 @@ import numpy as np
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.contrib.export.cases import (
-    TOLERANCE,
+    RELATIVE_TOLERANCE,
     Run,
     largest_difference,
     load_cases,
@@ -121,10 +121,10 @@ def check_files(path: str | Path) -> dict[str, float]:
             files[name] = _several(path, name)
     differences = largest_difference(cases, open_files(files))
     for program, difference in differences.items():
-        if not difference <= TOLERANCE:
+        if not difference <= RELATIVE_TOLERANCE:
             raise ConfigError(
                 f"{path}: {program} differs by {difference:.1e} from what the model computed, more"
-                f" than {TOLERANCE:.0e}; do not use the file."
+                f" than {RELATIVE_TOLERANCE:.0e}; do not use the file."
             )
     return differences
 

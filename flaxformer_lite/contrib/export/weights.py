@@ -13,7 +13,7 @@ from flaxformer_lite.pretrained.tensor_names import EXPERTS, VOCAB_KERNELS
 from flaxformer_lite.types import Params
 
 WEIGHTS = ("float32", "float16", "int8")
-SMALLEST = 1024  # elements; smaller arrays, such as biases, stay float32
+MIN_INT8_ELEMENTS = 1024  # elements; smaller arrays, such as biases, stay float32
 LARGEST_HALF = float(np.finfo(np.float16).max)
 
 
@@ -45,7 +45,7 @@ def stored_as(weights: str, params: Params) -> StoredWeights:
 
 
 def _stored(weights: str, path: str, x: np.ndarray) -> np.ndarray | Quantized:
-    if weights == "float32" or x.size < SMALLEST or x.ndim < 2:
+    if weights == "float32" or x.size < MIN_INT8_ELEMENTS or x.ndim < 2:
         return x
     if weights == "float16":
         return np.clip(x, -LARGEST_HALF, LARGEST_HALF).astype(np.float16)

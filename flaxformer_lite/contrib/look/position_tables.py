@@ -15,7 +15,7 @@ from flaxformer_lite.nn.modules.layout import unstack_layers
 from flaxformer_lite.nn.positions.encoding import Encoding, list_hooks
 from flaxformer_lite.types import Params
 
-FEWEST = 16  # positions, so that short texts have pictures as well
+MIN_POSITIONS = 16  # positions, so that short texts have pictures as well
 LEARNED = "cosine similarity of the learned vectors of two positions"
 ADDED = "what is added to the embedding at each position, by dimension"
 TURNED = "cosine of the angle by which each pair of a head's dimensions is turned, by position"
@@ -38,7 +38,7 @@ def position_tables(model: nn.Module, params: Params, length: int) -> list[Posit
     They cover `length` positions, or as many as the encoding has.
     """
     params = unstack_layers(params)
-    length = max(length, FEWEST)
+    length = max(length, MIN_POSITIONS)
     tables: list[PositionTable] = []
     for side in ("encoder", "decoder"):
         if side in params:

@@ -9,7 +9,7 @@ from tokenizers import models
 
 from flaxformer_lite.contrib.older_tokenizers.numbered_pieces import NumberedPieces
 from flaxformer_lite.files.read import read_text
-from flaxformer_lite.text.saved_files import LARGEST
+from flaxformer_lite.text.saved_files import MAX_TOKENIZER_BYTES
 
 MERGES = "merges.txt"
 START = "__start__"
@@ -35,7 +35,7 @@ class BlenderbotSmall(NumberedPieces):
     special: ClassVar = {"bos": START, "eos": END, "unk": UNKNOWN, "pad": PADDING}
 
     def __init__(self, folder: Path):
-        merges = read_text(folder / MERGES, limit=LARGEST)
+        merges = read_text(folder / MERGES, limit=MAX_TOKENIZER_BYTES)
         super().__init__(folder, merges.encode())
         pairs = []
         pieces = {UNKNOWN}

@@ -13,7 +13,7 @@ from flaxformer_lite.files.read import Json, quote_value, read_bytes
 from flaxformer_lite.text.added_tokens import ROLES, Added, content_of, read_added
 
 MODELS = ("spm.model", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
-LARGEST = 1 << 28  # bytes of a vocabulary
+MAX_VOCABULARY_BYTES = 1 << 28  # bytes of a vocabulary
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,9 @@ class Folder:
         Raises:
           ValueError, protobuf's DecodeError: it is damaged.
         """
-        return parse_model(read_bytes(existing_files(self.path, MODELS)[0], limit=LARGEST))
+        return parse_model(
+            read_bytes(existing_files(self.path, MODELS)[0], limit=MAX_VOCABULARY_BYTES)
+        )
 
     @functools.cached_property
     def added(self) -> list[Added]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.contrib.older_tokenizers.folder import LARGEST, Folder
+from flaxformer_lite.contrib.older_tokenizers.folder import MAX_VOCABULARY_BYTES, Folder
 from flaxformer_lite.files.read import read_object, read_text
 from flaxformer_lite.text.added_tokens import ROLES, content_of, listed_tokens
 from flaxformer_lite.text.token_text import BYTE_OF
@@ -22,7 +22,7 @@ Steps = list[normalizers.Normalizer]
 
 def word_pieces(folder: Folder) -> Tokenizer:
     """Builds BERT's tokenizer from vocab.txt."""
-    lines = read_text(folder.path / "vocab.txt", limit=LARGEST).split("\n")
+    lines = read_text(folder.path / "vocab.txt", limit=MAX_VOCABULARY_BYTES).split("\n")
     if lines[-1] == "":
         lines.pop()
     vocab = {token.rstrip("\r"): index for index, token in enumerate(lines)}
@@ -42,7 +42,7 @@ def word_pieces(folder: Folder) -> Tokenizer:
 
 def whole_words(folder: Folder) -> Tokenizer:
     """Builds ESM's tokenizer, which takes the longest token that matches at each position."""
-    lines = read_text(folder.path / "vocab.txt", limit=LARGEST).splitlines()
+    lines = read_text(folder.path / "vocab.txt", limit=MAX_VOCABULARY_BYTES).splitlines()
     vocab = {line.strip(): index for index, line in enumerate(lines)}
     longest_first = sorted(filter(None, vocab), key=len, reverse=True)
     known = Regex("|".join(map(re.escape, longest_first)))
@@ -60,7 +60,7 @@ def whole_words(folder: Folder) -> Tokenizer:
 def byte_pairs(folder: Folder, *, space: bool = False) -> Tokenizer:
     """Builds GPT-2's tokenizer from vocab.json and merges.txt."""
     vocab = read_object(folder.path / "vocab.json")
-    lines = read_text(folder.path / "merges.txt", limit=LARGEST).split("\n")
+    lines = read_text(folder.path / "merges.txt", limit=MAX_VOCABULARY_BYTES).split("\n")
     merges = []
     for line in lines:
         if line.strip() and not line.startswith("#version"):

@@ -10,7 +10,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json, read_bytes, read_object
 from flaxformer_lite.text import token_text
 from flaxformer_lite.text.added_tokens import read_added
-from flaxformer_lite.text.saved_files import LARGEST
+from flaxformer_lite.text.saved_files import MAX_TOKENIZER_BYTES
 from flaxformer_lite.text.tokenizer import Tokenizer
 
 VOCABULARY = "vocab.json"
@@ -86,7 +86,7 @@ class NumberedSentencePieces(NumberedPieces):
 
     def __init__(self, folder: Path):
         path = folder / self.model_file
-        definition = read_bytes(path, limit=LARGEST)
+        definition = read_bytes(path, limit=MAX_TOKENIZER_BYTES)
         try:
             self._model = sentencepiece.SentencePieceProcessor(model_proto=definition)
             self._model.encode("a")  # fails of an empty file

@@ -13,11 +13,11 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.contrib.older_tokenizers.folder import Folder, parse_model
 from flaxformer_lite.text.added_tokens import listed_tokens
-from flaxformer_lite.text.tokenizer import SENTINELS
+from flaxformer_lite.text.tokenizer import NUM_SENTINELS
 
 SPACE = "\u2581"
-NORMAL = 1  # types of pieces in a model's file
-CONTROL = 3
+NORMAL_PIECE = 1  # types of pieces in a model's file
+CONTROL_PIECE = 3
 USER_DEFINED = 4
 
 
@@ -60,7 +60,7 @@ def gemma_pairs(folder: Folder) -> Tokenizer:
 def t5_unigrams(folder: Folder) -> Tokenizer:
     """Builds T5's tokenizer: unigrams, and sentinels behind them in reverse order."""
     read = folder.sentencepiece
-    sentinels = folder.config.get("extra_ids", SENTINELS)
+    sentinels = folder.config.get("extra_ids", NUM_SENTINELS)
     if type(sentinels) is not int or sentinels < 0:
         raise ConfigError("tokenizer_config.json: extra_ids: must be a number of sentinels.")
     names = [f"<extra_id_{k}>" for k in reversed(range(sentinels))]
@@ -126,7 +126,7 @@ def exact_pieces(
     else:
         ranks = {}
         for index, piece in enumerate(read.pieces):
-            if piece.type == NORMAL:
+            if piece.type == NORMAL_PIECE:
                 ranks[names[index]] = (-piece.score, index)
         model = models.BPE(
             {name: index for index, name in enumerate(names)},
@@ -180,8 +180,8 @@ def express_pieces(definition: bytes) -> str:
     """
     read = parse_model(definition)
     made = exact_pieces(read)
-    names = [piece.piece for piece in read.pieces if piece.type == CONTROL]
-    names += [f"<extra_id_{k}>" for k in reversed(range(SENTINELS))]
+    names = [piece.piece for piece in read.pieces if piece.type == CONTROL_PIECE]
+    names += [f"<extra_id_{k}>" for k in reversed(range(NUM_SENTINELS))]
     made.add_special_tokens([AddedToken(name, normalized=False) for name in names])
     return made.to_str()
 
@@ -191,7 +191,7 @@ def _add_own(made: Tokenizer, folder: Folder, *, user_defined: bool = True) -> N
     if _lists_tokens(folder):
         return
     for index, piece in enumerate(folder.sentencepiece.pieces):
-        is_special = piece.type == CONTROL
+        is_special = piece.type == CONTROL_PIECE
         if is_special or (user_defined and piece.type == USER_DEFINED):
             name = made.id_to_token(index)
             made.add_tokens([AddedToken(name, normalized=False, special=is_special)])

@@ -2,8 +2,8 @@
 
 The TPU compiler annotates each fusion with a cycle estimate, which is multiplied by the iterations
 of the loops around it. Large matrix products come out at 70 to 97 percent of the peak; memory-bound
-fusions come out up to twelve times too slow, and are bounded (STREAMING). Hand-written kernels have
-no estimate: they are named, and not counted. The estimate is for comparing designs.
+fusions come out up to twelve times too slow, and are bounded (STREAMING_SHARE). Hand-written
+kernels have no estimate: they are named, and not counted. The estimate is for comparing designs.
 """
 
 import collections
@@ -25,7 +25,7 @@ IRREGULAR = frozenset(
 # Share of the memory's bandwidth at which other fusions move their arrays at least. The compiler
 # estimates x + y + z at 0.5 to 0.6, but a sum over the first axis at 0.1, though that too reads
 # and writes in order.
-STREAMING = 0.5
+STREAMING_SHARE = 0.5
 # stands in the call of a hand-written kernel
 KERNEL = 'custom_call_target="tpu_custom_call"'
 
@@ -109,7 +109,7 @@ def of(module: hlo.Module, chip: Chip, mesh: Mapping[str, int], slices: int) -> 
         seconds = _cycles(visit.op) / chip.clock if chip.clock else 0.0
         if seconds:
             if visit.op.kind not in IRREGULAR and irregular.isdisjoint(hlo.called(visit.op)):
-                seconds = min(seconds, _moved(visit.op, named) / chip.bandwidth / STREAMING)
+                seconds = min(seconds, _moved(visit.op, named) / chip.bandwidth / STREAMING_SHARE)
             parts[part(visit.op.source)] += seconds * visit.times
         elif KERNEL in visit.op.rest:
             untimed.append(visit.op.name.partition(".")[0])

@@ -13,7 +13,7 @@ from flaxformer_lite.training.program import Program
 
 # inside attention, except the projections
 SCORES = re.compile(r"/attention/(?!query|key|value|out|attention\.)")
-LARGE = 2**20  # bytes; smaller arrays are not worth a warning
+MIN_WARNED_BYTES = 2**20  # bytes; smaller arrays are not worth a warning
 ALIASES = ("tuple", "get-tuple-element", "while", "parameter", "bitcast")  # have no buffer
 
 
@@ -41,7 +41,11 @@ def _reduced(program: Program, module: hlo.Module) -> Iterator[str]:
     size = 0
     for collective in hlo.collectives(module):
         axes = hlo.mesh_axes(collective.groups, mesh)
-        if collective.kind == "all-reduce" and "fsdp" in axes and collective.bytes > LARGE:
+        if (
+            collective.kind == "all-reduce"
+            and "fsdp" in axes
+            and collective.bytes > MIN_WARNED_BYTES
+        ):
             size += collective.bytes * collective.times
     params = sum(leaf.size for leaf in jax.tree.leaves(program.target.params)) * 4 / mesh["tensor"]
     # The gradient of a table, summed over tokens, is always all-reduced: a few percent, not worth a
@@ -72,7 +76,7 @@ def _pairs(op: hlo.Op, array: hlo.Array, lengths: set[int], program: Program) ->
     model = program.cfg.model
     widths = {model.d_model, model.mlp_dim, model.num_heads * model.head_width}
     hits = [n for n in array.shape if n in lengths]
-    if len(hits) < 2 or array.bytes < LARGE:
+    if len(hits) < 2 or array.bytes < MIN_WARNED_BYTES:
         return False
     # A width equal to a length looks the same; then only arrays of attention count.
     is_ambiguous = bool(widths & set(hits))

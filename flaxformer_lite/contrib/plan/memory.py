@@ -13,7 +13,7 @@ from flaxformer_lite.training import program as programs
 from flaxformer_lite.training.bound_models import Models
 from flaxformer_lite.training.program import Program
 
-FLOAT32 = 4
+FLOAT32_BYTES = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ def held(program: Program) -> tuple[int, int, int]:
     params = program.target.params
     opt_state = program.target.opt_state
     floats = [x for x in jax.tree.leaves(params) if jnp.issubdtype(x.dtype, jnp.floating)]
-    return _bytes(params), _bytes(opt_state), _bytes(floats, FLOAT32)
+    return _bytes(params), _bytes(opt_state), _bytes(floats, FLOAT32_BYTES)
 
 
 def analytic(program: Program) -> Memory:
@@ -119,7 +119,7 @@ def _passing(program: Program) -> int:
     logits = program.cfg.objective.transient_logits(
         program.batch, model, microbatch_rows(program), train.accumulate, train.loss_chunks
     )
-    logit_bytes = logits / mesh["tensor"] * (FLOAT32 + itemsize) / mesh["context"]
+    logit_bytes = logits / mesh["tensor"] * (FLOAT32_BYTES + itemsize) / mesh["context"]
     return int(recomputed + 2 * weights * itemsize + logit_bytes)
 
 

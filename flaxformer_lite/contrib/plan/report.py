@@ -1,7 +1,7 @@
 """Text reports of plans."""
 
 from flaxformer_lite.contrib.plan.planner import Plan
-from flaxformer_lite.contrib.plan.topology import GIB
+from flaxformer_lite.contrib.plan.topology import GIB_BYTES
 
 Rows = list[tuple[str, str]]
 
@@ -36,21 +36,21 @@ def rows(plan: Plan) -> Rows:
 
 def verdict(plan: Plan) -> str:
     """Describes whether the step fits, and by how much."""
-    available = f"{plan.available / GIB:.2f} GiB"
+    available = f"{plan.available / GIB_BYTES:.2f} GiB"
     if plan.memory is None:
         return f"DOES NOT FIT in {available}: {plan.excess}"
     used = plan.memory.total
     if plan.fits:
         return (
-            f"fits: {used / GIB:.2f} of {available} at the peak,"
-            f" {(plan.available - used) / GIB:.2f} to spare"
+            f"fits: {used / GIB_BYTES:.2f} of {available} at the peak,"
+            f" {(plan.available - used) / GIB_BYTES:.2f} to spare"
         )
     tail = ""
     if plan.excess:
         tail = f" ({plan.excess})"
     return (
-        f"DOES NOT FIT: {used / GIB:.2f} of {available}, {(used - plan.available) / GIB:.2f} too"
-        f" much{tail}"
+        f"DOES NOT FIT: {used / GIB_BYTES:.2f} of {available},"
+        f" {(used - plan.available) / GIB_BYTES:.2f} too much{tail}"
     )
 
 
@@ -58,7 +58,7 @@ def _memory(plan: Plan) -> Rows:
     if plan.memory is None:
         return []
     names = ("parameters", "optimizer", "gradients", "activations")
-    sizes = [f"{name} {getattr(plan.memory, name) / GIB:.2f}" for name in names]
+    sizes = [f"{name} {getattr(plan.memory, name) / GIB_BYTES:.2f}" for name in names]
     rest = "estimated"
     if plan.compile_seconds is not None:
         rest = "the rest of the peak"

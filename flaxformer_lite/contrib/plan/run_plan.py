@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> None:
     else:
         _print(report.rows(plan))
     if not plan.fits:
-        sys.exit(command_line.FAILED)
+        sys.exit(command_line.EXIT_FAILED)
 
 
 def _print(rows: report.Rows) -> None:

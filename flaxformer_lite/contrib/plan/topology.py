@@ -7,7 +7,7 @@ import re
 from flaxformer_lite import registry
 from flaxformer_lite.config.rules import ConfigError
 
-GIB = 2**30
+GIB_BYTES = 2**30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,13 +41,13 @@ class Chip:
 
 _LISTED = (
     # Usable memory as the TPU compiler reports it; for GPUs, what the driver leaves.
-    Chip("v4", "tpu", 31.25 * GIB, 1.23e12, 275e12, 90e9, 6.25e9, 3, 1.05e9),
-    Chip("v5e", "tpu", 15.75 * GIB, 0.82e12, 197e12, 90e9, 6.25e9, 2, 1.5e9),
-    Chip("v5p", "tpu", 95.74 * GIB, 2.77e12, 459e12, 180e9, 6.25e9, 3, 1.75e9),
-    Chip("v6e", "tpu", 31.25 * GIB, 1.64e12, 918e12, 180e9, 12.5e9, 2, 1.75e9),
-    Chip("a100", "gpu", 77 * GIB, 2.04e12, 312e12, 600e9, 25e9),
-    Chip("h100", "gpu", 77 * GIB, 3.35e12, 989e12, 900e9, 50e9),
-    Chip("h200", "gpu", 138 * GIB, 4.8e12, 989e12, 900e9, 50e9),
+    Chip("v4", "tpu", 31.25 * GIB_BYTES, 1.23e12, 275e12, 90e9, 6.25e9, 3, 1.05e9),
+    Chip("v5e", "tpu", 15.75 * GIB_BYTES, 0.82e12, 197e12, 90e9, 6.25e9, 2, 1.5e9),
+    Chip("v5p", "tpu", 95.74 * GIB_BYTES, 2.77e12, 459e12, 180e9, 6.25e9, 3, 1.75e9),
+    Chip("v6e", "tpu", 31.25 * GIB_BYTES, 1.64e12, 918e12, 180e9, 12.5e9, 2, 1.75e9),
+    Chip("a100", "gpu", 77 * GIB_BYTES, 2.04e12, 312e12, 600e9, 25e9),
+    Chip("h100", "gpu", 77 * GIB_BYTES, 3.35e12, 989e12, 900e9, 50e9),
+    Chip("h200", "gpu", 138 * GIB_BYTES, 4.8e12, 989e12, 900e9, 50e9),
 )
 CHIPS = {chip.name: chip for chip in _LISTED}
 ALIASES = {"v5litepod": "v5e", "v5lite": "v5e", "v6litepod": "v6e", "v5": "v5p"}

@@ -14,8 +14,8 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json
 
 Score = Callable[[Sequence[Json]], Sequence[float]]
-SHOWN = 80  # most letters of an answer in a message
-LARGEST = 1e15  # squares of larger rewards are infinite in float32, and their advantages 0
+SHOWN_CHARACTERS = 80  # most letters of an answer in a message
+MAX_REWARD = 1e15  # squares of larger rewards are infinite in float32, and their advantages 0
 FAILURES = (Exception, SystemExit)  # what a reward may raise; Ctrl-C still ends the run
 
 
@@ -62,9 +62,9 @@ def _checked(name: str, returned: Sequence[float], records: Sequence[Json]) -> n
     if wrong:
         first = values[wrong[0]]
         raise ConfigError(
-            f"reward {name}: is {str(first)[:SHOWN]} ({type(first).__name__}) for {len(wrong)} of"
-            f" {len(records)} answers, the first of them {_shown(records[wrong[0]])}; return a"
-            f" number from -{LARGEST:g} to {LARGEST:g}."
+            f"reward {name}: is {str(first)[:SHOWN_CHARACTERS]} ({type(first).__name__}) for"
+            f" {len(wrong)} of {len(records)} answers, the first of them"
+            f" {_shown(records[wrong[0]])}; return a number from -{MAX_REWARD:g} to {MAX_REWARD:g}."
         )
     return values.astype(np.float32)
 
@@ -74,7 +74,7 @@ def _is_number(value: object) -> bool:
     if isinstance(value, (str, bytes)) or not isinstance(value, SupportsFloat):
         return False
     try:
-        return abs(float(value)) <= LARGEST
+        return abs(float(value)) <= MAX_REWARD
     except (TypeError, ValueError, OverflowError):
         return False
 
@@ -113,7 +113,7 @@ def _describe_failure(
 
 
 def _shown(record: Json) -> str:
-    return f"{record['written'][:SHOWN]!r} to {record['prompt'][-SHOWN:]!r}"
+    return f"{record['written'][:SHOWN_CHARACTERS]!r} to {record['prompt'][-SHOWN_CHARACTERS:]!r}"
 
 
 @contextlib.contextmanager

@@ -7,12 +7,12 @@ import numpy as np
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json, read_bytes, read_object
-from flaxformer_lite.text.saved_files import JSON, LARGEST
+from flaxformer_lite.text.saved_files import JSON, MAX_TOKENIZER_BYTES
 from flaxformer_lite.text.special_tokens import Frame, Spans
 from flaxformer_lite.text.tokenizer import HuggingFace
 
 INSIDE = "0_StaticEmbedding"  # where sentence-transformers puts table and tokenizer
-LENGTH = 512  # tokens of a text where Model2Vec's config.json has no max_length
+DEFAULT_LENGTH = 512  # tokens of a text where Model2Vec's config.json has no max_length
 
 
 class StaticTokenizer(HuggingFace):
@@ -33,7 +33,7 @@ class StaticTokenizer(HuggingFace):
         self.unknown = values["model"].get("unk_id")  # of Unigram; others spell it
         if "unk_token" in values["model"]:
             self.unknown = self.library.token_to_id(values["model"]["unk_token"] or "")
-        self.most = config.get("max_length", LENGTH)
+        self.most = config.get("max_length", DEFAULT_LENGTH)
         if self.most is not None:
             lengths = [len(token) for token in self.library.get_vocab()]
             self.characters = self.most * int(np.median(lengths))
@@ -66,6 +66,6 @@ def read_tokenizer(folder: Path) -> StaticTokenizer:
     if (folder / "config.json").is_file():
         config = read_object(folder / "config.json", {"max_length": int})
     try:
-        return StaticTokenizer(read_bytes(path, limit=LARGEST), config)
+        return StaticTokenizer(read_bytes(path, limit=MAX_TOKENIZER_BYTES), config)
     except ConfigError as error:
         raise ConfigError(f"{path}: cannot be read as a tokenizer: {error}") from None

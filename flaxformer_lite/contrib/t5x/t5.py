@@ -31,7 +31,7 @@ ATTENTION = {"query": "q", "key": "k", "value": "v", "out": "o"}
 MT5_VOCABULARY = 250112  # tells mT5 from T5 1.1, as both have the same names
 LOCAL = "LocalSelfAttention"
 GLOBAL = "TransientGlobalSelfAttention"
-CAPACITY = 64  # tokens of a row that an expert takes, in the published Switch models
+EXPERT_CAPACITY = 64  # tokens of a row that an expert takes, in the published Switch models
 TABLE = "token_embedder/embedding"
 LAYER = re.compile(r"(encoder|decoder)/layers_(\d+)/(.+)")
 EXPERTS = "mlp/expert/"
@@ -69,7 +69,7 @@ def describe(checkpoint: Checkpoint, config: Json) -> list[str]:
         lines.append(f"assumed, as there is no gin file: {', '.join(assumed)}")
     if "num_experts" in config:
         lines.append(
-            f"assumed: each token goes to one expert, which takes {CAPACITY} tokens of a row"
+            f"assumed: each token goes to one expert, which takes {EXPERT_CAPACITY} tokens of a row"
             " (expert_capacity of config.json); T5X has room by a factor, for groups of many rows"
         )
     return lines
@@ -274,7 +274,7 @@ def _experts(
     name = read_activation(checkpoint, False)
     config: Json = {
         "num_experts": counts.pop(),
-        "expert_capacity": CAPACITY,
+        "expert_capacity": EXPERT_CAPACITY,
         "dense_act_fn": name,
         "router_bias": any(path.endswith("router_weights/w/bias") for path in shapes),
     }

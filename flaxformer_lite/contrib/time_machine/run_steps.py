@@ -9,8 +9,8 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.runs import batch_history
 from flaxformer_lite.runs.report import metrics
 
-SHORT = 160  # most characters of a row's text without --full
-FEW = 4  # most places of a row without --full
+MAX_TEXT_CHARACTERS = 160  # most characters of a row's text without --full
+MAX_SHOWN_PLACES = 4  # most places of a row without --full
 
 
 def run(args: argparse.Namespace) -> None:
@@ -43,12 +43,12 @@ def run(args: argparse.Namespace) -> None:
 def join_places(places: Iterable[str], *, full: bool = False) -> str:
     """Joins places in one line, only the first few unless `full`."""
     places = list(places)
-    if full or len(places) <= FEW:
+    if full or len(places) <= MAX_SHOWN_PLACES:
         return ", ".join(places)
-    return f"{', '.join(places[:FEW])} and {len(places) - FEW} more"
+    return f"{', '.join(places[:MAX_SHOWN_PLACES])} and {len(places) - MAX_SHOWN_PLACES} more"
 
 
 def format_row(text: str, *, full: bool = False) -> str:
     """Formats a row's text in one line, only its beginning unless `full`."""
     line = repr(text)[1:-1]
-    return line if full else textwrap.shorten(line, SHORT, placeholder=" ...")
+    return line if full else textwrap.shorten(line, MAX_TEXT_CHARACTERS, placeholder=" ...")

@@ -8,7 +8,7 @@ import flax.linen as nn
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.contrib.verify import decoding, precision, training, visibility
-from flaxformer_lite.contrib.verify.finding import EXACT, Finding
+from flaxformer_lite.contrib.verify.finding import EXACT_BOUND, Finding
 from flaxformer_lite.contrib.verify.reference import check_reference
 from flaxformer_lite.contrib.verify.subject import Subject, build_subject
 from flaxformer_lite.models.skeletons.family_model import FamilyModel
@@ -88,7 +88,7 @@ def verify(
                     finding = finding._replace(why=subject.known_reason, published=True)
                 findings.append(finding)
         except ConfigError as error:
-            findings.append(Finding(name, None, EXACT, str(error)))
+            findings.append(Finding(name, None, EXACT_BOUND, str(error)))
     return findings
 
 

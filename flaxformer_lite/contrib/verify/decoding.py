@@ -14,9 +14,9 @@ from flaxformer_lite.inference.generate import generate
 from flaxformer_lite.inference.score import score
 from flaxformer_lite.models.skeletons.build_layers import init_cache
 
-PROMPT = 4  # tokens of the shorter prompt
-NEW = 6  # tokens that are written
-NATS = 1e-3  # of a log-probability, whose logits may be large
+PROMPT_TOKENS = 4  # tokens of the shorter prompt
+NEW_TOKENS = 6  # tokens that are written
+MAX_NATS = 1e-3  # of a log-probability, whose logits may be large
 STOPS = (4, 5, 6, 10, 23)  # where chunks of a text end
 
 
@@ -48,24 +48,26 @@ def check_generation(subject: Subject) -> Iterator[Finding]:
     cfg = subject.cfg
     if not cfg.decoder_layers or cfg.head != "lm" or not subject.is_causal:
         return
-    if subject.length < PROMPT + NEW:
-        raise ConfigError(f"texts of {subject.length} tokens have no room for {PROMPT} + {NEW}.")
+    if subject.length < PROMPT_TOKENS + NEW_TOKENS:
+        raise ConfigError(
+            f"texts of {subject.length} tokens have no room for {PROMPT_TOKENS} + {NEW_TOKENS}."
+        )
     start = cfg.decoder_start_token_id or 1
     long, short = subject.draw(2).tolist()
-    prompts = [short[:PROMPT], long[:-NEW]]
-    why = f"nats by which the log-probability of one of {NEW} tokens differs"
+    prompts = [short[:PROMPT_TOKENS], long[:-NEW_TOKENS]]
+    why = f"nats by which the log-probability of one of {NEW_TOKENS} tokens differs"
     for where, some in (("alone", prompts[:1]), ("in a batch", prompts)):
         written = generate(
             subject.model,
             subject.params,
             some,
             decoder_input_ids=[[start]] * len(some) if subject.reads_source else None,
-            max_new_tokens=NEW,
+            max_new_tokens=NEW_TOKENS,
             return_scores=True,
         )
-        texts = written.sequences[:, -NEW:].tolist()
+        texts = written.sequences[:, -NEW_TOKENS:].tolist()
         due = score(subject.model, subject.params, some, texts, decoder_start_token_id=start)
         nats = float(np.abs(written.logprobs - due.logprobs).max())
         if not due.greedy.all():  # it wrote a token that is not the likeliest
             nats = math.inf
-        yield Finding(f"generate {where} equals the whole pass", nats, NATS, why)
+        yield Finding(f"generate {where} equals the whole pass", nats, MAX_NATS, why)

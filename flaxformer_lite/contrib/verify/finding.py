@@ -10,12 +10,12 @@ import numpy as np
 
 from flaxformer_lite.types import Array, Tree
 
-EXACT = 0.0  # of one program on other numbers that it must not read
+EXACT_BOUND = 0.0  # of one program on other numbers that it must not read
 # relative to the largest number; other summation orders in float32 give 1e-7 to 1e-5
-ROUNDING = 1e-4
+ROUNDING_BOUND = 1e-4
 # relative to the largest number of a tree; smaller leaves are compared with this, as a key's bias
 # has gradient zero, of which rounding leaves 1e-8
-NOISE = 1e-2
+NOISE_SHARE = 1e-2
 
 
 class Finding(NamedTuple):
@@ -47,7 +47,12 @@ class Finding(NamedTuple):
 
 
 def compare(
-    name: str, got: Tree, due: Tree, why: str = "", published: bool = False, bound: float = ROUNDING
+    name: str,
+    got: Tree,
+    due: Tree,
+    why: str = "",
+    published: bool = False,
+    bound: float = ROUNDING_BOUND,
 ) -> Finding:
     """Returns the finding that two trees are equal up to a bound."""
     return Finding(name, tree_difference(got, due), bound, why, published)
@@ -73,7 +78,7 @@ def tree_difference(got: Tree, due: Tree) -> float:
     """Returns the largest relative difference of the floats of two trees with equal leaves."""
     pairs = list(zip(jax.tree.leaves(got), jax.tree.leaves(due), strict=True))
     pairs = [(a, b) for a, b in pairs if is_float(b)]
-    noise = NOISE * max(largest_number(b) for _, b in pairs)
+    noise = NOISE_SHARE * max(largest_number(b) for _, b in pairs)
     return max(relative_difference(a, b, noise) for a, b in pairs)
 
 

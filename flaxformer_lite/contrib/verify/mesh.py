@@ -16,7 +16,7 @@ from flaxformer_lite import sharding
 from flaxformer_lite.analysis import hlo
 from flaxformer_lite.analysis.compiler_messages import capture_stderr, count_rematerialized
 from flaxformer_lite.config import ExperimentConfig, MeshConfig, OptimizerConfig
-from flaxformer_lite.contrib.verify.finding import ROUNDING, Finding, relative_difference
+from flaxformer_lite.contrib.verify.finding import ROUNDING_BOUND, Finding, relative_difference
 from flaxformer_lite.data import dummy
 from flaxformer_lite.objectives.rows import Example
 from flaxformer_lite.runs.start.initial_state import initial_state
@@ -30,8 +30,8 @@ from flaxformer_lite.types import Params
 
 # relative to the largest gradient; smaller ones are compared with this, as a key's bias has
 # gradient zero
-NOISE = 1e-4
-FLOAT32 = 4
+NOISE_SHARE = 1e-4
+FLOAT32_BYTES = 4
 # sources of a lookup's exchanges, which depend on jax's version
 EMBEDDED = re.compile(r"token_embed|embed/(sharding_constraint|norm/add_any)$")
 EXPERT_EXCHANGES = {
@@ -78,7 +78,7 @@ class Verdict(NamedTuple):
         worst = self.gradients[0]
         difference = max(relative_difference(np.asarray(many), np.asarray(one)), worst.difference)
         return Finding(
-            "mesh equals one device", difference, ROUNDING, f"worst gradient: {worst.path}"
+            "mesh equals one device", difference, ROUNDING_BOUND, f"worst gradient: {worst.path}"
         )
 
     @property
@@ -177,7 +177,7 @@ def _momentum(opt_state: optax.OptState) -> Params:
 
 
 def _compare(program: Program, wanted: Params, got: Params) -> list[Gradient]:
-    noise = NOISE * max(np.abs(leaf).max() for leaf in jax.tree.leaves(wanted))
+    noise = NOISE_SHARE * max(np.abs(leaf).max() for leaf in jax.tree.leaves(wanted))
     gradients = []
     params = dict(jax.tree_util.tree_leaves_with_path(program.target.params))
     trained = jax.tree_util.tree_leaves_with_path(wanted)
@@ -215,7 +215,7 @@ def _strange(program: Program, module: hlo.Module) -> Iterator[str]:
     for collective in hlo.collectives(module):
         axes = hlo.mesh_axes(collective.groups, mesh)
         summed = collective.kind in ("all-reduce", "reduce-scatter")
-        if summed or not axes or collective.bytes < tokens * cfg.model.d_model * FLOAT32:
+        if summed or not axes or collective.bytes < tokens * cfg.model.d_model * FLOAT32_BYTES:
             continue
         # Tokens meet the experts of other devices, and their sums go back.
         experts = collective.kind in EXPERT_EXCHANGES[cfg.mesh.expert_dispatch]

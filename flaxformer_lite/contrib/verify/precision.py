@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.contrib.verify.finding import EXACT, Finding, compare
+from flaxformer_lite.contrib.verify.finding import EXACT_BOUND, Finding, compare
 from flaxformer_lite.contrib.verify.subject import Outputs, Subject
 from flaxformer_lite.nn.adapters.merge import dequantize_params
 from flaxformer_lite.nn.modules.layout import unstack_layers
@@ -19,11 +19,11 @@ from flaxformer_lite.save_model import save_pretrained
 
 # The largest error of a matrix by form, relative to its largest number: half of the widest step.
 HALF_STEPS = {"int8": 0.5 / 127, "int4": 0.5 / 7, "nf4": 0.152}
-HALF = 2.0**-9  # bfloat16 rounds by at most this share of a number
-ROUNDINGS = 12  # in a layer, which add up like a random walk
-CHANCE = 4.0  # times what is expected
-GROWTH = 3.0  # times the error of the first positions
-FAR = 4096  # a position where bfloat16 counts in steps of 16
+BFLOAT16_ROUNDING = 2.0**-9  # bfloat16 rounds by at most this share of a number
+ROUNDINGS_PER_LAYER = 12  # in a layer, which add up like a random walk
+CHANCE_FACTOR = 4.0  # times what is expected
+GROWTH_FACTOR = 3.0  # times the error of the first positions
+FAR_POSITION = 4096  # a position where bfloat16 counts in steps of 16
 
 
 def check_saving(subject: Subject) -> Iterator[Finding]:
@@ -34,7 +34,7 @@ def check_saving(subject: Subject) -> Iterator[Finding]:
         path = Path(folder) / "model"
         save_pretrained(path, subject.model, dict(subject.params))
         _, loaded = load_pretrained(path, subject.cfg.head)
-    yield compare("save and load", loaded, unstack_layers(subject.params), bound=EXACT)
+    yield compare("save and load", loaded, unstack_layers(subject.params), bound=EXACT_BOUND)
 
 
 def check_quantized(subject: Subject) -> Iterator[Finding]:
@@ -57,7 +57,7 @@ def check_half(subject: Subject) -> Iterator[Finding]:
     half = subject.with_config(dtype="bfloat16")
     layers = subject.cfg.encoder_layers + subject.cfg.decoder_layers
     span = subject.cfg.position.span(subject.cfg.max_length)
-    last = max(subject.cfg.max_length, FAR) if span is None else span.stop
+    last = max(subject.cfg.max_length, FAR_POSITION) if span is None else span.stop
     errors = []
     for first in (0, last - subject.length):
         positions_BT = np.tile(np.arange(first, first + subject.length, dtype=np.int32), (2, 1))
@@ -66,10 +66,12 @@ def check_half(subject: Subject) -> Iterator[Finding]:
             inputs["decoder_position_ids"] = positions_BT
         errors.append(_typical_error(half.run(inputs), subject.run(inputs)))
     near, far = errors
-    bound = CHANCE * HALF * (ROUNDINGS * (1 + layers)) ** 0.5
+    bound = CHANCE_FACTOR * BFLOAT16_ROUNDING * (ROUNDINGS_PER_LAYER * (1 + layers)) ** 0.5
     yield Finding("bfloat16", near, bound, "of a typical number, relative to a typical number")
     why = f"of positions from {last - subject.length:,} on; the bound follows the first positions"
-    yield Finding("bfloat16 far from the start", far, GROWTH * max(near, HALF), why)
+    yield Finding(
+        "bfloat16 far from the start", far, GROWTH_FACTOR * max(near, BFLOAT16_ROUNDING), why
+    )
 
 
 def _typical_error(got: Outputs, due: Outputs) -> float:

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> None:
         " checked"
     )
     if faults:
-        sys.exit(command_line.FAILED)
+        sys.exit(command_line.EXIT_FAILED)
 
 
 def _check_folder(args: argparse.Namespace, checks: Sequence[str]) -> list[Finding]:

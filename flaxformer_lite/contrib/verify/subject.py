@@ -17,9 +17,11 @@ from flaxformer_lite.models.skeletons.family_model import FamilyModel
 from flaxformer_lite.nn.modules.layout import stack_layers, unstack_layers
 from flaxformer_lite.types import Array, Params
 
-LENGTH = 24  # tokens of a text
-RESERVED = 4  # positions of a table at most, before the first that a text has (RoBERTa, BART)
-SHORT = 5  # tokens of a sliding window, so that a text is longer
+TEXT_TOKENS = 24  # tokens of a text
+RESERVED_POSITIONS = (
+    4  # positions of a table at most, before the first that a text has (RoBERTa, BART)
+)
+WINDOW_TOKENS = 5  # tokens of a sliding window, so that a text is longer
 OF_TOKENS = ("last_hidden_state", "logits", "start_logits", "end_logits", "prediction_logits")
 OF_TEXTS = ("pooler_output", "text_embeds", "logits")  # of two axes
 SPECIAL = ("pad_token_id", "eos_token_id", "decoder_start_token_id", "dropped_token_id")
@@ -173,7 +175,7 @@ def build_subject(model: nn.Module, params: Params, seed: int, causal: bool | No
     """
     if not isinstance(model, FamilyModel):
         own = wrap_own_module(model, params).cfg
-        return Subject(model, own, params, seed, own.max_length or LENGTH, causal)
+        return Subject(model, own, params, seed, own.max_length or TEXT_TOKENS, causal)
     cfg = model.cfg.without_width_rule
     if cfg.skeleton == "embedding":
         raise ConfigError(f"verify: {cfg.family} has no layers, and so none of the properties.")
@@ -193,31 +195,32 @@ def build_subject(model: nn.Module, params: Params, seed: int, causal: bool | No
         remat="none",
         **short_windows(cfg),
     )
-    longest = LENGTH
+    longest = TEXT_TOKENS
     span = cfg.position.span(cfg.max_length)
     if span is not None:
-        longest = span.stop - RESERVED
+        longest = span.stop - RESERVED_POSITIONS
         if longest < 2:
             raise ConfigError(
-                f"verify: a table of {span.stop} positions is too short; needs {RESERVED + 2}."
+                f"verify: a table of {span.stop} positions is too short; needs"
+                f" {RESERVED_POSITIONS + 2}."
             )
     is_causal = cfg.decoder_layers > 0 or head == "causal_lm"
     if cfg.skeleton == "encoder_decoder":
         is_causal = head not in getattr(model, "encoder_heads", ())
     wide = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32) if is_float(x) else x, params)
     whole = model.clone(cfg=cfg).tuned()
-    return Subject(whole, cfg, wide, seed, min(longest, LENGTH), is_causal)
+    return Subject(whole, cfg, wide, seed, min(longest, TEXT_TOKENS), is_causal)
 
 
 def short_windows(cfg: ModelConfig) -> dict[str, Any]:
-    """Returns the fields of a config with sliding windows of SHORT tokens at most."""
+    """Returns the fields of a config with sliding windows of WINDOW_TOKENS tokens at most."""
     fields: dict[str, Any] = {}
     for name in ("windows", "decoder_windows"):
-        fields[name] = tuple(min(window, SHORT) for window in getattr(cfg, name))
+        fields[name] = tuple(min(window, WINDOW_TOKENS) for window in getattr(cfg, name))
     for name in ("pattern", "decoder_pattern"):
         kinds = getattr(cfg, name)
         fields[name] = tuple(
-            dataclasses.replace(kind, window=kind.window and min(kind.window, SHORT))
+            dataclasses.replace(kind, window=kind.window and min(kind.window, WINDOW_TOKENS))
             for kind in kinds
         )
     return fields

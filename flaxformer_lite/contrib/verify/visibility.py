@@ -12,16 +12,16 @@ import numpy as np
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.contrib.verify.finding import (
-    EXACT,
-    ROUNDING,
+    EXACT_BOUND,
+    ROUNDING_BOUND,
     Finding,
     compare,
     tree_difference,
 )
-from flaxformer_lite.contrib.verify.subject import SHORT, Inputs, Subject
+from flaxformer_lite.contrib.verify.subject import WINDOW_TOKENS, Inputs, Subject
 from flaxformer_lite.types import Array
 
-PADDING = 5  # tokens
+PADDING_TOKENS = 5  # tokens
 BY_COLUMN = (
     "positions count columns, padding among them, as in the reference; pass position_ids, or pad on"
     " the right"
@@ -43,9 +43,9 @@ def check_causal(subject: Subject) -> Iterator[Finding]:
     changed = inputs | {subject.written: np.where(keep, ids, later)}
     if subject.is_causal is None:
         first, last = (subject.run(x).of_row(-1, slice(1)) for x in (inputs, changed))
-        if tree_difference(last, first) > EXACT:
+        if tree_difference(last, first) > EXACT_BOUND:
             why = "the first token sees the last, as in an encoder; pass causal=True if it must not"
-            yield Finding("causal", None, EXACT, why)
+            yield Finding("causal", None, EXACT_BOUND, why)
             return
     yield from _compare_kept("causal", subject, inputs, changed, keep)
 
@@ -57,32 +57,34 @@ def check_windows(subject: Subject) -> Iterator[Finding]:
     has_windows = any(kind.window for kind in cfg.kinds)
     if not has_windows or kind.mixer or cfg.mixer or cfg.skeleton == "encoder_decoder":
         return
-    pattern = (dataclasses.replace(kind, window=SHORT),)
+    pattern = (dataclasses.replace(kind, window=WINDOW_TOKENS),)
     one_layer = {f"{cfg.skeleton}_layers": 1, "windows": (0,), "pattern": pattern}
     one = subject.with_config(scan=False, **one_layer)
     ids = one.draw(1)
     changed = np.concatenate([one.draw(1, 1)[:, :1], ids[:, 1:]], axis=1)
     states = [one.run(one.inputs(x)).tokens["last_hidden_state"] for x in (ids, changed)]
     reached = np.flatnonzero((states[0] != states[1]).any(axis=(0, 2)))
-    why = f"columns too many or too few that the first layer reads in a window of {SHORT}"
-    yield Finding("window", float(abs(reached.max(initial=-1) + 1 - SHORT)), EXACT, why)
+    why = f"columns too many or too few that the first layer reads in a window of {WINDOW_TOKENS}"
+    yield Finding(
+        "window", float(abs(reached.max(initial=-1) + 1 - WINDOW_TOKENS)), EXACT_BOUND, why
+    )
 
 
 def check_padding(subject: Subject) -> Iterator[Finding]:
     """A text has the same outputs alone, padded on either side, and beside any other text."""
-    if subject.length <= PADDING:
+    if subject.length <= PADDING_TOKENS:
         raise ConfigError(
-            f"texts of {subject.length} tokens have no room for {PADDING} tokens of padding; the"
-            " table of positions is too short."
+            f"texts of {subject.length} tokens have no room for {PADDING_TOKENS} tokens of padding;"
+            " the table of positions is too short."
         )
-    text = subject.draw(1)[:, PADDING:]
+    text = subject.draw(1)[:, PADDING_TOKENS:]
     pad = getattr(subject.cfg, "pad_token_id", 0) or 0
     # The text is padded on the left in row 0, and on the right in row 2; row 1 has another.
     ids = np.full((3, subject.length), min(pad, subject.cfg.vocab_size - 1), np.int32)
-    ids[0, PADDING:] = ids[2, :-PADDING] = text
+    ids[0, PADDING_TOKENS:] = ids[2, :-PADDING_TOKENS] = text
     keep = np.ones_like(ids)
-    keep[0, :PADDING] = keep[2, -PADDING:] = 0
-    columns = [slice(PADDING, None), slice(-PADDING)]
+    keep[0, :PADDING_TOKENS] = keep[2, -PADDING_TOKENS:] = 0
+    columns = [slice(PADDING_TOKENS, None), slice(-PADDING_TOKENS)]
     if subject.reads_source:
         columns = [slice(None), slice(None)]
 
@@ -94,13 +96,13 @@ def check_padding(subject: Subject) -> Iterator[Finding]:
     left, right = run(1)
     beside = run(2)
     alone = subject.run(subject.inputs(text)).of_row(0, slice(None))
-    yield compare("batch-mate", beside, [left, right], bound=EXACT)
+    yield compare("batch-mate", beside, [left, right], bound=EXACT_BOUND)
     yield compare("padding on the right", right, alone)
     why: tuple[()] | tuple[str, bool] = ()
     if subject.cfg.encoder_layers:
         positions = np.maximum(np.cumsum(keep, axis=1) - 1, 0).astype(np.int32)
         counted, _ = run(1, position_ids=positions)
-        if tree_difference(counted[0], alone[0]) <= ROUNDING:
+        if tree_difference(counted[0], alone[0]) <= ROUNDING_BOUND:
             why = (BY_COLUMN, True)
     # Tokens alone, as padding on the left moves a vector that is read by its column.
     yield compare("padding on the left", left[0], alone[0], *why)
@@ -129,7 +131,7 @@ def _compare_kept(
     """Compares the tokens that are kept, and the gradients of their loss, bit for bit."""
     (first, due), (second, gradients) = (subject.gradients(x, keep) for x in (inputs, changed))
     kept, expected = ([value[keep] for value in x.tokens.values()] for x in (second, first))
-    yield compare(f"{name}: outputs", kept, expected, bound=EXACT)
+    yield compare(f"{name}: outputs", kept, expected, bound=EXACT_BOUND)
     # Experts add up the tokens that chose them in another order.
-    bound = ROUNDING if subject.cfg.feed_forwards else EXACT
+    bound = ROUNDING_BOUND if subject.cfg.feed_forwards else EXACT_BOUND
     yield compare(f"{name}: gradients", gradients, due, bound=bound)

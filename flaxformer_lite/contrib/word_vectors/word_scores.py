@@ -12,7 +12,7 @@ from flaxformer_lite.files.read import quote_value, read_text
 from flaxformer_lite.objectives.tables.scores import compute_correlations
 from flaxformer_lite.pretrained.word_vectors import WordVectors
 
-BATCH = 512  # questions at a time
+QUESTION_BATCH = 512  # questions at a time
 NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
 
 
@@ -73,8 +73,8 @@ def _score(vectors: WordVectors, name: str, questions: list[list[str]]) -> Secti
     unit_WD = vectors.unit_WD
     spellings = [vectors.spellings[word.casefold()] for word in vectors.words]
     right = 0
-    for begin in range(0, len(known_Q4), BATCH):
-        part_Q4 = known_Q4[begin : begin + BATCH]
+    for begin in range(0, len(known_Q4), QUESTION_BATCH):
+        part_Q4 = known_Q4[begin : begin + QUESTION_BATCH]
         a, b, c = unit_WD[part_Q4.T[:3]]
         cosine_QW = (b - a + c) @ unit_WD.T
         for row, (*given, answer) in enumerate(part_Q4):

@@ -50,8 +50,8 @@ PRESETS = {
     "v1_1_xxl": _sizes(4096, 64, 64, 10240, 24) | V1_1,
 }
 # the ids that start the decoder and end an input, if the config names none
-START = 0
-END = 1
+START_ID = 0
+END_ID = 1
 
 
 class Model(EncoderDecoderModel):
@@ -69,12 +69,12 @@ class Model(EncoderDecoderModel):
     def shift_right(self, input_ids) -> jax.Array:
         if self.cfg.head in ("lm", "none"):
             return super().shift_right(input_ids)
-        start_B1 = jnp.full_like(input_ids[:, :1], self.cfg.decoder_start_token_id or START)
+        start_B1 = jnp.full_like(input_ids[:, :1], self.cfg.decoder_start_token_id or START_ID)
         return jnp.concatenate([start_B1, input_ids[:, :-1]], axis=1)
 
     @property
     def end_token(self) -> int:
-        return END if self.cfg.eos_token_id is None else self.cfg.eos_token_id
+        return END_ID if self.cfg.eos_token_id is None else self.cfg.eos_token_id
 
 
 ATTENTION = weight_map.attention_rows("q", "k", "v", "o")
@@ -154,12 +154,12 @@ def read_sizes(fields: Fields) -> ModelFields:
         num_buckets=fields.get("relative_attention_num_buckets", 32),
         max_distance=fields.get("relative_attention_max_distance", 128),
     )
-    start = fields.get("decoder_start_token_id", START)
-    pads = fields.get("pad_token_id", START) == start  # None means the padding id
-    end = fields.get("eos_token_id", END)
+    start = fields.get("decoder_start_token_id", START_ID)
+    pads = fields.get("pad_token_id", START_ID) == start  # None means the padding id
+    end = fields.get("eos_token_id", END_ID)
     return {
-        "decoder_start_token_id": None if start == START and pads else start,
-        "eos_token_id": None if end == END else end,
+        "decoder_start_token_id": None if start == START_ID and pads else start,
+        "eos_token_id": None if end == END_ID else end,
         "decoder_layers": fields.get("num_decoder_layers", fields.get("num_layers", 6)),
         "mlp": "gated" if gated else "plain",
         "activation": activation_of("feed_forward_proj", name),
@@ -183,8 +183,8 @@ def write_sizes(cfg: ModelConfig) -> Json:
         "relative_attention_num_buckets": cfg.position.num_buckets,
         "relative_attention_max_distance": cfg.position.max_distance,
         "is_encoder_decoder": cfg.head != "encoder",
-        "decoder_start_token_id": cfg.decoder_start_token_id or START,
-        "eos_token_id": END if cfg.eos_token_id is None else cfg.eos_token_id,
+        "decoder_start_token_id": cfg.decoder_start_token_id or START_ID,
+        "eos_token_id": END_ID if cfg.eos_token_id is None else cfg.eos_token_id,
     }
 
 

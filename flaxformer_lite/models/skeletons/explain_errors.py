@@ -40,12 +40,18 @@ def explain_attribute(kind: str, name: str) -> str:
     )
 
 
-def explain_apply_error(model: nn.Module, error: Exception, options: Mapping[str, Any]) -> str:
+def explain_apply_error(
+    model: nn.Module,
+    error: Exception,
+    variables: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> str:
     """Returns the sentence for an error of `apply`, one of APPLY_ERRORS; "" if there is none.
 
     Args:
       model: the model that was applied.
       error: what linen or Python raised.
+      variables: the first argument of the call.
       options: the arguments by name of the call.
     """
     kind = type(model).__name__
@@ -61,6 +67,10 @@ def explain_apply_error(model: nn.Module, error: Exception, options: Mapping[str
         return (
             f"apply of {kind}: {{'params': {{'params': ...}}}} is one level too deep; pass the"
             " parameters themselves, variables['params']."
+        )
+    if variables.get("params") == {}:
+        return (
+            f"apply of {kind}: params are empty; pass the ones that init or load_pretrained made."
         )
     return explain_variables(kind)
 

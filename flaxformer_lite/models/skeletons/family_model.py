@@ -10,6 +10,7 @@ from jax.typing import ArrayLike
 
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.config.parts import PartitionRules
+from flaxformer_lite.first_model import refuse_fork
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.models.skeletons.explain_errors import (
     APPLY_ERRORS,
@@ -107,10 +108,11 @@ class FamilyModel(nn.Module):
         """
         if not isinstance(variables, Mapping):
             raise ConfigError(explain_variables(type(self).__name__))
+        refuse_fork()
         try:
             return super().apply(variables, *args, **options)
         except APPLY_ERRORS as error:
-            sentence = explain_apply_error(self, error, options)
+            sentence = explain_apply_error(self, error, variables, options)
             if not sentence:
                 raise
             raise ConfigError(sentence) from None

@@ -193,11 +193,17 @@ def ids_of(name: str, ids: Any, size: int, *, axes: str = "[batch, length]") -> 
         ids = np.asarray(ids)
     if ids.ndim != axes.count(",") + 1 or not jnp.issubdtype(ids.dtype, jnp.integer):
         raise ConfigError(f"{name}: must be integer ids {axes}, not {ids.dtype} {ids.shape}.")
+    _check_not_empty(name, ids.shape)
     if size:
         check_range(name, ids, 0, size)
     if isinstance(ids, jax.Array):
         return ids
     return jnp.asarray(ids)
+
+
+def _check_not_empty(name: str, shape: tuple[int, ...]) -> None:
+    if 0 in shape[1:]:  # there may be no rows
+        raise ConfigError(f"{name}: has shape {shape}; must have a token in each row.")
 
 
 def read_ids(
@@ -237,6 +243,7 @@ def read_ids(
         raise ConfigError(
             f"{names[1]}: must be floats {wanted}, not {jnp.result_type(vectors)} {shape}."
         )
+    _check_not_empty(names[1], shape)
     stand_ins = jnp.full(shape[:-1], NO_TOKEN, jnp.int32)
     if keep is None or cfg.pad_token_id is None or jnp.shape(keep) != shape[:-1]:
         return stand_ins

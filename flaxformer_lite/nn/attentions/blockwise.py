@@ -244,7 +244,7 @@ def no_columns(
     # Like the queries, as the state of a loop varies over the mesh as they do (`jax.shard_map`).
     zeros = functools.partial(jnp.zeros_like, q_BTNH, jnp.float32)
     total_BNT1 = zeros(shape=(B, N, rows, 1))
-    top_BNT1 = total_BNT1 + kernels.MASKED
+    top_BNT1 = total_BNT1 + kernels.MASKED_LOGIT
     if sinks_N is not None:
         top_BNT1 = jnp.maximum(top_BNT1, sinks_N[None, :, None, None])
         # The top is the sink itself, so its exponential is exp(0).
@@ -272,7 +272,7 @@ def add_columns(
         )
         visible_B1TS = _visible(plan, given, i, j)
         if visible_B1TS is not None:
-            scores_BNTS = jnp.where(visible_B1TS, scores_BNTS, kernels.MASKED)
+            scores_BNTS = jnp.where(visible_B1TS, scores_BNTS, kernels.MASKED_LOGIT)
         # The result does not depend on the largest, up to rounding; its derivative would be NaN
         # where XLA computes a score twice, with another last bit.
         highest_BNT1 = lax.stop_gradient(scores_BNTS).max(axis=-1, keepdims=True)

@@ -26,9 +26,9 @@ PLATFORM = "gpu"
 # tests put JAX's own "xla" in its place, which runs anywhere
 KERNEL: Literal["cudnn", "xla"] = "cudnn"
 DTYPES = ("bfloat16", "float16")
-OLDEST = 8.0  # compute capability
-WIDEST = 128  # widest head; Hopper takes 256, but a described GPU does not say that it is one
-PAIRS = 2**28  # largest bias to hold; beyond it, blocks are computed as they are needed
+MIN_COMPUTE_CAPABILITY = 8.0  # compute capability
+MAX_HEAD_DIM = 128  # widest head; Hopper takes 256, but a described GPU does not say that it is one
+MAX_BIAS_PAIRS = 2**28  # largest bias to hold; beyond it, blocks are computed as they are needed
 
 
 def attend(
@@ -72,10 +72,9 @@ def unsupported_reason(
         return reason
     if q_BTNH.dtype not in DTYPES or not q_BTNH.dtype == k_BSKH.dtype == v_BSKH.dtype:
         return f"{q_BTNH.dtype}; cuDNN takes bfloat16 and float16"
-    if H % 8 or H > WIDEST or v_BSKH.shape[3] != H:
-        return (
-            f"head_dim {H}; cuDNN takes multiples of 8 up to {WIDEST}, the same for keys and values"
-        )
+    if H % 8 or H > MAX_HEAD_DIM or v_BSKH.shape[3] != H:
+        most = f"up to {MAX_HEAD_DIM}"
+        return f"head_dim {H}; cuDNN takes multiples of 8 {most}, the same for keys and values"
     if T % 2 or S % 2:
         return f"lengths {T} and {S}; cuDNN's gradient takes even ones"
     if args.softcap:
@@ -97,16 +96,18 @@ def _unsupported_device() -> str:
     device = jax.devices()[0]
     if "cuda" not in device.client.platform_version.lower():
         return "the kernel is for NVIDIA GPUs"
-    oldest = float(getattr(device, "compute_capability", OLDEST))
-    if oldest < OLDEST:
-        return f"compute capability {oldest}; cuDNN's kernel takes {OLDEST} and newer"
+    oldest = float(getattr(device, "compute_capability", MIN_COMPUTE_CAPABILITY))
+    if oldest < MIN_COMPUTE_CAPABILITY:
+        return (
+            f"compute capability {oldest}; cuDNN's kernel takes {MIN_COMPUTE_CAPABILITY} and newer"
+        )
     return ""
 
 
 def _bias_unfit(q_BTNH: jax.Array, S: int, bias: Bias | jax.Array | None) -> str:
     if callable(bias) and not is_by_distance(bias):
         return "the bias is neither an array nor a function of distance"
-    if bias is not None and q_BTNH.shape[1] * S * q_BTNH.shape[2] > PAIRS:
+    if bias is not None and q_BTNH.shape[1] * S * q_BTNH.shape[2] > MAX_BIAS_PAIRS:
         return "the bias of all pairs is too large"
     return ""
 

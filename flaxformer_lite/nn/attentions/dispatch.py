@@ -19,10 +19,10 @@ LOG = logging.getLogger("flaxformer_lite")
 # The kernel that `auto` takes on a platform where it supports the call: one that devices of its
 # kind have run. cuDNN's is asked for by name until one has.
 KERNELS = {"tpu": "splash"}
-SMALL = 128  # up to this length, a kernel's padding costs more than the kernel saves
+MAX_DENSE_LENGTH = 128  # up to this length, a kernel's padding costs more than the kernel saves
 # The largest T x S for which `auto` holds all logits. On a CPU, blockwise attention is twice as
 # fast at 1024 x 1024, and equally fast at 512 x 512.
-WHOLE = 512 * 1024
+MAX_DENSE_PAIRS = 512 * 1024
 # The fewest rows for which causal attention is chunked on a CPU: with its gradient it is 1.45 times
 # as fast at 256 rows, 1.3 times at 512.
 CHUNKED_FROM = 256
@@ -196,7 +196,7 @@ def select_implementation(
         return registry.resolve("context_attentions", context_attention).attend
     if name == "auto":
         name = "dense"
-        if target // shards * source > WHOLE:
+        if target // shards * source > MAX_DENSE_PAIRS:
             name = "blockwise"
         if shards == 1 and target > 1 and platform in KERNELS:
             return functools.partial(_kernel_or, KERNELS[platform], name)
@@ -241,8 +241,8 @@ def _kernel_or(
     """Computes attention with the kernel if it supports the call, or else with `otherwise`."""
     # Decided in the call, as only it knows the mask, the bias and the dropout.
     module = registry.resolve("attentions", kernel)
-    if max(q_BTNH.shape[1], k_BSKH.shape[1]) <= SMALL:
-        reason = f"at most {SMALL} positions"
+    if max(q_BTNH.shape[1], k_BSKH.shape[1]) <= MAX_DENSE_LENGTH:
+        reason = f"at most {MAX_DENSE_LENGTH} positions"
     else:
         unsupported = module.unsupported_reason(q_BTNH, k_BSKH, v_BSKH, args)
         if not unsupported:

@@ -28,16 +28,16 @@ from flaxformer_lite.nn.attentions.mask_structure import (
     unsupported_arguments,
 )
 from flaxformer_lite.nn.functions import masks
-from flaxformer_lite.nn.functions.tuning import ATTENTION, LANES
+from flaxformer_lite.nn.functions.tuning import ATTENTION, TPU_LANES
 
 PLATFORM = "tpu"
-ROWS = 128  # rows compared with all columns at a time
+COMPARED_ROWS = 128  # rows compared with all columns at a time
 # Queries and keys of a block. A step of the kernel's grid costs some 500 cycles besides its
 # products: forwards and backwards, Llama 3 8B's attention takes 10.0 ms for a row of 8192 tokens on
 # v6e with the largest block and 13.8 with the next, by the compiler's schedule.
 BLOCKS = (1024, 512, 384, 256, 128)
 AT_ONCE = 512  # keys of a block that are multiplied at once
-HIDDEN = -(2**31)  # the id of columns that no row sees
+HIDDEN_ID = -(2**31)  # the id of columns that no row sees
 WIDEST_BYTES = 256  # bytes of a head's numbers for which the largest block fits into on-chip memory
 
 
@@ -101,13 +101,13 @@ def _ids_of(structure: Structure) -> tuple[jax.Array | None, jax.Array | None]:
     visible_BS = k_BS != 0
     if keep_BS is not None:
         visible_BS = visible_BS & keep_BS
-    return q_BT.astype(jnp.int32), jnp.where(visible_BS, k_BS, HIDDEN).astype(jnp.int32)
+    return q_BT.astype(jnp.int32), jnp.where(visible_BS, k_BS, HIDDEN_ID).astype(jnp.int32)
 
 
 def _pad(x: jax.Array, axis: int, fill: int = 0) -> jax.Array:
-    """Pads an axis to a multiple of LANES."""
+    """Pads an axis to a multiple of TPU_LANES."""
     widths = [(0, 0)] * x.ndim
-    widths[axis] = (0, -x.shape[axis] % LANES)
+    widths[axis] = (0, -x.shape[axis] % TPU_LANES)
     return jnp.pad(x, widths, constant_values=fill)
 
 
@@ -126,7 +126,7 @@ def _attend(
     B, T, _, _ = q_BTNH.shape
     S = k_BSKH.shape[1]
     # Padded columns must be hidden, and ids are all that the kernel takes besides a static mask.
-    if S % LANES and k_ids is None:
+    if S % TPU_LANES and k_ids is None:
         q_ids = k_ids = jnp.ones((B, 1), jnp.int32)
     q = _pad(jnp.swapaxes(q_BTNH, 1, 2), 2)
     k = _pad(jnp.swapaxes(k_BSKH, 1, 2), 2)
@@ -135,7 +135,7 @@ def _attend(
     if q_ids is not None and k_ids is not None:
         q_ids = jnp.broadcast_to(q_ids, (B, T))
         k_ids = jnp.broadcast_to(k_ids, (B, S))
-        ids = splash_attention_kernel.SegmentIds(_pad(q_ids, 1), _pad(k_ids, 1, HIDDEN))
+        ids = splash_attention_kernel.SegmentIds(_pad(q_ids, 1), _pad(k_ids, 1, HIDDEN_ID))
     kernel = _kernel(window, q, k.shape[2], softcap, interpret)
     # The kernel takes one example.
     out = jax.vmap(kernel, in_axes=(0, 0, 0, 0, None))(q, k, v, ids, sinks_N)
@@ -195,8 +195,8 @@ def _sees(structure: Structure, mask: masks.Mask | None, T: int, S: int) -> jax.
         return structure.q_segments_BT != 0
     seen = masks.full() if mask is None else mask
     columns_S = jnp.arange(S, dtype=jnp.int32)
-    extra = -T % ROWS
-    blocks = jnp.arange(T + extra, dtype=jnp.int32).reshape(-1, min(ROWS, T + extra))
+    extra = -T % COMPARED_ROWS
+    blocks = jnp.arange(T + extra, dtype=jnp.int32).reshape(-1, min(COMPARED_ROWS, T + extra))
     found = jax.lax.map(lambda rows_T: seen(rows_T, columns_S).any(axis=-1), blocks)
     return jnp.moveaxis(found, 0, 1).reshape(found.shape[1], -1)[:, :T]
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 # As transformers has it; the result does not depend on it.
-CHUNK = 64
+CHUNK_TOKENS = 64
 
 
 def gated_delta_rule(
@@ -27,7 +27,7 @@ def gated_delta_rule(
     /,
     starts_BT: jax.Array | None = None,
     *,
-    chunk: int = CHUNK,
+    chunk: int = CHUNK_TOKENS,
 ) -> tuple[jax.Array, jax.Array]:
     """Runs the rule over the documents of a batch.
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from flaxformer_lite.nn.functions.linear_call import linear_call
 from flaxformer_lite.nn.functions.sharding import ActivationSharding
-from flaxformer_lite.nn.functions.tuning import LANES, choose_grouped_product
+from flaxformer_lite.nn.functions.tuning import TPU_LANES, choose_grouped_product
 
 LARGEST_BLOCK = 128  # rows; of a group's last block all but one may be padding
 # Rows, inputs and outputs of a tile of the TPU's kernel, as MaxText has them for Mixtral.
@@ -105,10 +105,10 @@ def _megablox(x_LI: jax.Array, y_LO: jax.Array, sizes_X: jax.Array) -> jax.Array
     # Imported here, as only TPUs need it.
     from jax.experimental.pallas.ops.tpu.megablox.gmm import tgmm
 
-    extra = -len(x_LI) % LANES
+    extra = -len(x_LI) % TPU_LANES
     x_LI = jnp.pad(x_LI, ((0, extra), (0, 0)))
     y_LO = jnp.pad(y_LO, ((0, extra), (0, 0)))
-    block = next(size for size in (TILE[0], 256, LANES) if len(x_LI) % size == 0)
+    block = next(size for size in (TILE[0], 256, TPU_LANES) if len(x_LI) % size == 0)
     tile = (block, *TILE[1:])
     with jax.numpy_dtype_promotion("standard"):  # JAX's own code relies on it
         return tgmm(x_LI.T, y_LO, sizes_X, preferred_element_type=x_LI.dtype, tiling=tile)

@@ -25,7 +25,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 # a logit that softmax turns into zero next to any real one; finite, so that no gradient is NaN
-MASKED = -1e30
+MASKED_LOGIT = -1e30
 
 
 def check_shapes(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array) -> None:
@@ -172,7 +172,7 @@ def softmax(
     if visible_BTS is None:
         return jax.nn.softmax(scores_BNTS, axis=-1)
     visible_B1TS = visible_BTS[:, None]
-    weights_BNTS = jax.nn.softmax(jnp.where(visible_B1TS, scores_BNTS, MASKED), axis=-1)
+    weights_BNTS = jax.nn.softmax(jnp.where(visible_B1TS, scores_BNTS, MASKED_LOGIT), axis=-1)
     # matters only for a row that sees nothing, which would be uniform
     return jnp.where(visible_B1TS, weights_BNTS, 0)
 
@@ -235,7 +235,7 @@ def softmax_pool(
     The T x H outputs are divided by the sums, and not the T x S weights.
 
     Args:
-      scores_BNTS: float32, finite; a row whose scores are all below MASKED / 2 sees nothing.
+      scores_BNTS: float32, finite; a row whose scores are all below MASKED_LOGIT / 2 sees nothing.
       v_BSKH: values.
       visible_BTS: bool [B or 1, T, S], True = counts; a row that sees nothing has output zero.
       factor_BNTS: multiplies the weights after the softmax (dropout); no gradient reaches it.
@@ -277,10 +277,10 @@ def _exponentials(
     Maximum and sum include the sink. The sum is 1 if nothing is visible.
     """
     if visible_BTS is not None:
-        scores_BNTS = jnp.where(visible_BTS[:, None], scores_BNTS, MASKED)
-    # Below, the maximum is at least MASKED / 2, so that a row that sees nothing is zero without a
-    # second mask. The derivative of the maximum cancels, but would be NaN if XLA computed a score
-    # twice and rounded it differently.
+        scores_BNTS = jnp.where(visible_BTS[:, None], scores_BNTS, MASKED_LOGIT)
+    # Below, the maximum is at least MASKED_LOGIT / 2, so that a row that sees nothing is zero
+    # without a second mask. The derivative of the maximum cancels, but would be NaN if XLA computed
+    # a score twice and rounded it differently.
     top_BNT1 = jax.lax.stop_gradient(scores_BNTS).max(axis=-1, keepdims=True)
     if sinks_N is not None:
         sinks_1N11 = sinks_N[None, :, None, None]
@@ -288,7 +288,7 @@ def _exponentials(
         kernel_BNTS = jnp.exp(scores_BNTS - top_BNT1)
         total_BNT1 = kernel_BNTS.sum(axis=-1, keepdims=True) + jnp.exp(sinks_1N11 - top_BNT1)
         return kernel_BNTS, jnp.swapaxes(total_BNT1, 1, 2)
-    kernel_BNTS = jnp.exp(scores_BNTS - jnp.maximum(top_BNT1, MASKED / 2))
+    kernel_BNTS = jnp.exp(scores_BNTS - jnp.maximum(top_BNT1, MASKED_LOGIT / 2))
     total_BTN1 = jnp.swapaxes(kernel_BNTS.sum(axis=-1, keepdims=True), 1, 2)
     return kernel_BNTS, jnp.where(total_BTN1 > 0, total_BTN1, 1)
 

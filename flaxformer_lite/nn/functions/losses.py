@@ -150,7 +150,8 @@ def cross_entropy(
       projection: features and vocabulary; or the logits themselves, [..., V], which are then held
         whole.
       labels: int32 [...]; any value is allowed where the weight is zero. -100 is not special: give
-        such tokens weight 0.
+        such tokens weight 0. Others must be in 0 .. V - 1: outside of jit they are refused, and
+        within it the sums are NaN.
       weights: [...], None for all ones; no gradient reaches them.
       z_loss: strength of the pull of lse towards zero, which keeps logits from drifting.
       label_smoothing: e, the share of the target spread evenly over the vocabulary.
@@ -164,7 +165,7 @@ def cross_entropy(
       Sums over all tokens. Only `loss_sum` has a gradient, in reverse mode.
 
     Raises:
-      ValueError: shapes do not fit each other, or an option is out of range.
+      ValueError: shapes do not fit each other, a label is no class, or an option is out of range.
 
     Reference: z-loss, Chowdhery et al. 2022, PaLM, section 5 (arXiv:2204.02311); smoothing, Szegedy
     et al. 2016, section 7 (arXiv:1512.00567).
@@ -182,6 +183,10 @@ def cross_entropy(
         weights = jnp.ones(x.shape[:-1], jnp.float32)
     weights = weights.astype(jnp.float32)
     _check_shapes(x.shape[:-1], labels, weights)
+    classes = x.shape[-1]
+    if isinstance(projection, DeferredLogits):
+        classes = projection.kernel_VD.shape[0]
+    _check_labels(labels, weights, classes)
     if not 0 <= label_smoothing < 1 or z_loss < 0 or chunks < 1:
         raise ValueError(
             f"label_smoothing={label_smoothing}, z_loss={z_loss}, chunks={chunks}: need 0 <="
@@ -213,6 +218,20 @@ def _check_shapes(tokens: tuple[int, ...], labels: jax.Array, weights: jax.Array
         raise ValueError(
             f"labels {labels.shape}, weights {weights.shape}: both need one entry per token,"
             f" {tokens}."
+        )
+
+
+def _check_labels(labels: jax.Array, weights: jax.Array, classes: int) -> None:
+    """Refuses labels that are no class, if they and their weights are known here."""
+    for array in (labels, weights):
+        if isinstance(array, jax.core.Tracer) or not getattr(array, "is_fully_addressable", True):
+            return
+    known = np.asarray(labels)
+    bad = known[((known < 0) | (known >= classes)) & (np.asarray(weights) != 0)]
+    if bad.size:
+        raise ValueError(
+            f"labels hold {bad[0]}: must be in 0..{classes - 1}, the classes of the logits; give"
+            " tokens that do not count weight 0."
         )
 
 

@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-SIMILARITIES = 1 << 24  # of tokens, float32, that exist at a time
-EMPTY = -1e30  # the similarity of a document without vectors
+MAX_SIMILARITIES = 1 << 24  # of tokens, float32, that exist at a time
+EMPTY_SIMILARITY = -1e30  # the similarity of a document without vectors
 
 
 def maxsim(
@@ -13,7 +13,7 @@ def maxsim(
     document_MSD: jax.Array,
     document_mask_MS: jax.Array,
     *,
-    most: int = SIMILARITIES,
+    most: int = MAX_SIMILARITIES,
 ) -> jax.Array:
     """Computes sum_t max_s query_t . document_s of all pairs, float32 [Q, M].
 
@@ -47,9 +47,9 @@ def maxsim(
             # As in pooling.py.
             precision=jax.lax.Precision.HIGHEST,
         )
-        kept_QTCS = jnp.where(real_CS[None, None], similar_QTCS, EMPTY)
+        kept_QTCS = jnp.where(real_CS[None, None], similar_QTCS, EMPTY_SIMILARITY)
         best_QTC = jnp.where(counts_QT[:, :, None], kept_QTCS.max(axis=-1), 0.0)
-        return jnp.where(real_CS.any(axis=-1)[None], best_QTC.sum(axis=1), EMPTY)
+        return jnp.where(real_CS.any(axis=-1)[None], best_QTC.sum(axis=1), EMPTY_SIMILARITY)
 
     scores_NQC = jax.lax.map(score, (chunks_NCSD, real_NCS))
     return jnp.swapaxes(scores_NQC, 0, 1).reshape(queries, -1)[:, :documents]

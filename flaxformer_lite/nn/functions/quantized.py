@@ -14,10 +14,10 @@ from jax.typing import DTypeLike
 
 from flaxformer_lite.config import ConfigError
 
-GROUP = 32  # numbers of a matrix in 4 bits that share a scale
-INT8 = 127  # the largest code, so that codes are symmetric
-INT4 = 7  # the same in 4 bits
-INT16 = 257 * INT8  # the largest number of two such codes, the higher of which counts 256
+GROUP_SIZE = 32  # numbers of a matrix in 4 bits that share a scale
+MAX_INT8_CODE = 127  # the largest code, so that codes are symmetric
+MAX_INT4_CODE = 7  # the same in 4 bits
+INT16 = 257 * MAX_INT8_CODE  # the largest number of two such codes, the higher of which counts 256
 FEW_ROWS = 64  # fewer are multiplied from the right
 # The 16 codes of nf4: quantiles of a normal distribution, scaled to [-1, 1] (Dettmers et al. 2023,
 # "QLoRA", appendix E).
@@ -86,7 +86,7 @@ def to_codes(
       The codes, and the scale in float32, of size 1 along the axes.
     """
     is_integer = jnp.issubdtype(dtype, jnp.integer)
-    largest = INT8 if is_integer else float(jnp.finfo(dtype).max)
+    largest = MAX_INT8_CODE if is_integer else float(jnp.finfo(dtype).max)
     top = jnp.max(jnp.abs(x), axis=axes, keepdims=True).astype(jnp.float32)
     # Zeros have scale 1, as 0 / 0 would be NaN.
     scale = jnp.where(top == 0, 1.0, top / largest)
@@ -244,11 +244,11 @@ def quantize(kernel: jax.Array, ins: int, scheme: str) -> tuple[jax.Array, jax.A
         )
     groups = _split(kernel.astype(jnp.float32), axis, group_size(size))
     top = jnp.max(jnp.abs(groups), axis=ins, keepdims=True)
-    scale = jnp.where(top == 0, 1.0, top / INT4 if scheme == "int4" else top)
+    scale = jnp.where(top == 0, 1.0, top / MAX_INT4_CODE if scheme == "int4" else top)
     values = (groups / scale).reshape(kernel.shape)
     if scheme == "int4":
         # Shifted to 0..14, as two codes share an unsigned byte.
-        codes = jnp.round(values) + INT4
+        codes = jnp.round(values) + MAX_INT4_CODE
     else:
         # The nearest code is found among the midpoints of neighbors.
         codes = jnp.searchsorted(jnp.asarray((NF4[1:] + NF4[:-1]) / 2), values)
@@ -287,7 +287,7 @@ def dequantize(codes: jax.Array, scale: jax.Array, scheme: str) -> jax.Array:
     shape = codes.shape[:axis] + (2 * codes.shape[axis],) + codes.shape[axis + 1 :]
     numbers = halves.reshape(shape)
     if scheme == "int4":
-        values = numbers.astype(jnp.float32) - INT4
+        values = numbers.astype(jnp.float32) - MAX_INT4_CODE
     else:
         values = jnp.asarray(NF4)[numbers]
     groups = _split(values, axis, group_size(shape[axis]))
@@ -328,7 +328,7 @@ def multiply_rows(x_RI: jax.Array, rows: OutputRows, bits: int) -> jax.Array:
         scale_R1 = jnp.where(top_R1 == 0, 1.0, top_R1 / INT16)
         numbers_RI = jnp.round(x_RI.astype(jnp.float32) / scale_R1)
         high_RI = jnp.round(numbers_RI / 256)
-        low_RI = jnp.minimum(numbers_RI - 256 * high_RI, INT8)
+        low_RI = jnp.minimum(numbers_RI - 256 * high_RI, MAX_INT8_CODE)
         codes_RI = jnp.concatenate([high_RI, low_RI]).astype(jnp.int8)
         both_OR = _dots_of_rows(codes_RI, rows.codes_OI)
         dots_OR = 256 * both_OR[:, :count] + both_OR[:, count:]
@@ -356,9 +356,9 @@ def _dots_of_rows(x_RI: jax.Array, codes_OI: jax.Array) -> jax.Array:
 
 def group_size(size: int) -> int:
     """Returns how many neighbors on an axis of this size share a scale."""
-    if size <= GROUP:
+    if size <= GROUP_SIZE:
         return size
-    return math.gcd(size, GROUP)
+    return math.gcd(size, GROUP_SIZE)
 
 
 def _split(x: jax.Array, axis: int, size: int) -> jax.Array:

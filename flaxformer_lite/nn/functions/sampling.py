@@ -7,7 +7,7 @@ each other, and nothing here depends on a model.
 import jax
 import jax.numpy as jnp
 
-BLOCK = 256  # long rows are summed and compared in two passes, the first one over blocks
+BLOCK_COLUMNS = 256  # long rows are summed and compared in two passes, the first one over blocks
 
 
 def temperature(logits_BV: jax.Array, value: jax.Array | float) -> jax.Array:
@@ -173,7 +173,7 @@ def draw(logits_BV: jax.Array, keys_B: jax.Array) -> jax.Array:
     before_B1 = before_B1 * (block_B1 > 0).astype(jnp.float32)
     block_BW = jnp.take_along_axis(blocks_BMW, block_B1[:, :, None], axis=1)[:, 0]
     within_BW = jnp.cumsum(block_BW, axis=-1)
-    return (block_B1 * BLOCK + _first_above(within_BW, at_B1 - before_B1))[:, 0]
+    return (block_B1 * BLOCK_COLUMNS + _first_above(within_BW, at_B1 - before_B1))[:, 0]
 
 
 def largest(x_BT: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
@@ -194,7 +194,9 @@ def largest(x_BT: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
     block_Bn = jnp.sort(block_Bn, axis=-1)  # equal entries keep their order in the row
     chosen_BnW = jnp.take_along_axis(blocks_BMW, block_Bn[:, :, None], axis=1)
     values, place = jax.lax.top_k(chosen_BnW.reshape(len(x_BT), -1), n)
-    return values, jnp.take_along_axis(block_Bn, place // BLOCK, axis=1) * BLOCK + place % BLOCK
+    return values, jnp.take_along_axis(
+        block_Bn, place // BLOCK_COLUMNS, axis=1
+    ) * BLOCK_COLUMNS + place % BLOCK_COLUMNS
 
 
 def _from_the_top(
@@ -236,9 +238,11 @@ def _float(ordinal: jax.Array) -> jax.Array:
 
 
 def _blocks(x_BT: jax.Array, fill: float) -> jax.Array:
-    """Splits rows into M blocks of W = BLOCK entries, [B, M, W], padding the last."""
-    pad = -x_BT.shape[1] % BLOCK
-    return jnp.pad(x_BT, ((0, 0), (0, pad)), constant_values=fill).reshape(len(x_BT), -1, BLOCK)
+    """Splits rows into M blocks of W = BLOCK_COLUMNS entries, [B, M, W], padding the last."""
+    pad = -x_BT.shape[1] % BLOCK_COLUMNS
+    return jnp.pad(x_BT, ((0, 0), (0, pad)), constant_values=fill).reshape(
+        len(x_BT), -1, BLOCK_COLUMNS
+    )
 
 
 def _first_above(cumulative_BT: jax.Array, at_B1: jax.Array) -> jax.Array:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from flaxformer_lite.nn.functions.losses import DeferredLogits
 
-LOGITS = 1 << 24  # float32 logits that exist at a time
+MAX_LOGITS = 1 << 24  # float32 logits that exist at a time
 STRATEGIES = ("max", "sum")
 ACTIVATIONS = ("relu", "log1p_relu")
 
@@ -18,7 +18,7 @@ def splade(
     *,
     strategy: str = "max",
     activation: str = "relu",
-    most_logits: int = LOGITS,
+    most_logits: int = MAX_LOGITS,
 ) -> jax.Array:
     """Computes max_t log(1 + relu(logits_t)), float32 [B, V].
 

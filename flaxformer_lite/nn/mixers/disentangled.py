@@ -16,7 +16,7 @@ import numpy as np
 from flaxformer_lite.config import ConfigError, Execution, parts, rules
 from flaxformer_lite.config.parts import StackCall
 from flaxformer_lite.nn.attentions.arguments import Bias
-from flaxformer_lite.nn.attentions.dispatch import WHOLE
+from flaxformer_lite.nn.attentions.dispatch import MAX_DENSE_PAIRS
 from flaxformer_lite.nn.attentions.mask_structure import structure_of
 from flaxformer_lite.nn.functions.masks import Mask
 from flaxformer_lite.nn.functions.norms import layer_norm
@@ -35,7 +35,7 @@ from flaxformer_lite.nn.positions.encoding import Encoding, Table, list_hooks
 
 TERMS = ("c2p", "p2c")
 DENSE = ("dense", "chunked_causal")  # implementations that hold all T x S weights
-FEWEST = 4  # buckets; with fewer, logarithms give none to far distances
+MIN_BUCKETS = 4  # buckets; with fewer, logarithms give none to far distances
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,12 +103,12 @@ class DisentangledConfig(AttentionVariantConfig):
                     f"model.{name}: disentangled attention has none besides its own positions;"
                     f" leave out {name}, or mixer.name."
                 )
-        fits = self.buckets >= FEWEST and self.farthest > self.buckets // 2 + 1
+        fits = self.buckets >= MIN_BUCKETS and self.farthest > self.buckets // 2 + 1
         if self.buckets and not fits:
             raise ConfigError(
                 f"mixer.buckets={self.buckets}, mixer.max_distance={self.farthest}: needs at least"
-                f" {FEWEST} buckets, and a distance that exceeds half of them by two or more, as"
-                " farther ones share the other half; 0 buckets give each distance its own row."
+                f" {MIN_BUCKETS} buckets, and a distance that exceeds half of them by two or more,"
+                " as farther ones share the other half; 0 buckets give each distance its own row."
             )
 
     @property
@@ -270,7 +270,7 @@ def holds_weights(attention: str, T: int, S: int, sharding: ActivationSharding) 
     if not isinstance(T, int) or not isinstance(S, int):  # symbolic lengths
         return False
     shards = sharding.num_shards("T").count
-    return attention in DENSE or (attention == "auto" and T // shards * S <= WHOLE)
+    return attention in DENSE or (attention == "auto" and T // shards * S <= MAX_DENSE_PAIRS)
 
 
 @jax.tree_util.register_dataclass

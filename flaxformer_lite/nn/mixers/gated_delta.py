@@ -22,8 +22,8 @@ from flaxformer_lite.nn.modules.norms import Norm
 
 LENGTH_EPS = 1e-6  # added to the squared length of queries and keys
 # initial rates of forgetting, uniform between them; 0 would never forget
-FASTEST = 16.0
-SLOWEST = 0.01
+MAX_INITIAL_RATE = 16.0
+MIN_INITIAL_RATE = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,5 +189,5 @@ class GatedDelta(ContextLayer):
 
 def _log_decays(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
     """Draws the logarithms of rates of forgetting."""
-    rates = jax.random.uniform(key, shape, jnp.float32, SLOWEST, FASTEST)
+    rates = jax.random.uniform(key, shape, jnp.float32, MIN_INITIAL_RATE, MAX_INITIAL_RATE)
     return jnp.log(rates).astype(dtype)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from flaxformer_lite.nn.positions.encoding import Encoding, Tables, add_encoding
 
-BITS = 31  # of a nonnegative int32
+POSITION_BITS = 31  # of a nonnegative int32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +19,8 @@ class Binary(Encoding):
 
     def embed(self, tables: Tables, x_BTD: jax.Array, positions_BT: jax.Array) -> jax.Array:
         width = x_BTD.shape[-1]
-        shifts_11D = jnp.arange(min(width, BITS), dtype=jnp.int32)[None, None, :]
+        shifts_11D = jnp.arange(min(width, POSITION_BITS), dtype=jnp.int32)[None, None, :]
         bits_BTD = (positions_BT[:, :, None].astype(jnp.int32) >> shifts_11D) & 1
-        return add_encoding(x_BTD, jnp.pad(bits_BTD, ((0, 0), (0, 0), (0, max(width - BITS, 0)))))
+        return add_encoding(
+            x_BTD, jnp.pad(bits_BTD, ((0, 0), (0, 0), (0, max(width - POSITION_BITS, 0))))
+        )

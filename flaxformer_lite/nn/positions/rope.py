@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer_lite.config.rules import FLOAT32, Count, NotNegative, OneOf, Positive, Range
+from flaxformer_lite.config.rules import MAX_FLOAT32, Count, NotNegative, OneOf, Positive, Range
 from flaxformer_lite.nn.functions import rotary
 from flaxformer_lite.nn.positions.encoding import Encoding, Table
 
@@ -22,7 +22,7 @@ Scaling = Annotated[
     OneOf(("none", "linear", "ntk", "dynamic", "yarn", "llama3", "longrope", "proportional")),
 ]
 Rotated = Annotated[float, Range(1e-9, 1, "be in (0, 1], the rotated share of a head")]
-Factor = Annotated[float, Range(1, FLOAT32, "be at least 1, longer over original length")]
+Factor = Annotated[float, Range(1, MAX_FLOAT32, "be at least 1, longer over original length")]
 BY_LENGTH = ("dynamic", "longrope")  # scalings that depend on the length of the text
 
 

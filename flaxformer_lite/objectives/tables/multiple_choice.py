@@ -8,7 +8,7 @@ import dataclasses
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import ClassVar, Self
 
 import flax.linen as nn
 import jax
@@ -27,13 +27,15 @@ from flaxformer_lite.objectives.base import (
 )
 from flaxformer_lite.objectives.rows import (
     ClassNames,
+    Encoder,
     Example,
+    Record,
+    StoredColumn,
     TableRecords,
     pad_row,
 )
 from flaxformer_lite.objectives.sums import LossSums, class_loss
 from flaxformer_lite.objectives.tables.task import Column, Row, Task, text_of
-from flaxformer_lite.text.special_tokens import Framed
 from flaxformer_lite.types import Arrays, Predictions
 
 ENDINGS = tuple(
@@ -41,15 +43,6 @@ ENDINGS = tuple(
     for i, letter in enumerate("ABCDE")
 )
 ABSENT = -1e30  # the logit of a choice that a row lacks
-
-
-class Choices(NamedTuple):
-    """A text with each of its choices."""
-
-    # [C] the tokens of the text with each choice, and None for choices that the row lacks
-    rows: tuple[Framed | None, ...]
-    label: np.int32  # index of the right choice
-    cut: int  # number of tokens cut off from all choices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +59,14 @@ class MultipleChoice(Task):
     choices: Count = 0  # C, the most choices of a row; 0 for the most of the training rows
 
     skeletons = ("encoder",)
+    stored: ClassVar = {
+        "ids": StoredColumn("token"),  # of the text with each choice
+        "text_lengths": StoredColumn("int32"),
+        # of each choice, the column at which it begins
+        "seconds": StoredColumn("int32", like="text_lengths"),
+        "label": StoredColumn("int32", ()),
+    }
+    ignores_padding = True
     head = "multiple_choice"
     columns = (
         Column("question", ("sent1", "ctx", "prompt", "goal", "question_stem", "sentence", "text")),
@@ -85,10 +86,6 @@ class MultipleChoice(Task):
     )
     shown = (ACCURACY, Metric("loss", unit="nats per question"))
 
-    @property
-    def chunked(self) -> bool:  # type: ignore[override]
-        return self.choices > 0  # otherwise it is known only after all rows are read
-
     def fit(self, rows: Sequence[Row], names: ClassNames, known: tuple[str, ...] = ()) -> Self:
         most = 0
         for i, row in enumerate(rows):
@@ -96,15 +93,15 @@ class MultipleChoice(Task):
             most = max(most, len(choices))
         return dataclasses.replace(self, choices=self.choices or most)
 
-    def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[Choices]]:
+    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Record]]:
         given = [_choices(row, f"row {i + 1}") for i, row in enumerate(rows)]
-        most = self.choices or max(len(choices) for choices, _ in given)
         texts = []
         endings = []
         for number, (row, (choices, _)) in enumerate(zip(rows, given, strict=True)):
-            if len(choices) > most:
+            if self.choices and len(choices) > self.choices:
                 raise ConfigError(
-                    f"row {number + 1}: {len(choices)} choices, more than objective.choices={most}."
+                    f"row {number + 1}: {len(choices)} choices, more than"
+                    f" objective.choices={self.choices}."
                 )
             if row["context"] is None:
                 first = "question"
@@ -118,28 +115,24 @@ class MultipleChoice(Task):
             texts.append(text_of(row, first, number))
             for choice in choices:
                 endings.append(before + text_of({"choice": choice}, "choice", number))
-        first_of = reader.token_ids(texts)
-        second_of = iter(reader.token_ids(endings))
-        made = []
+        first_of = encoder.token_ids(texts)
+        second_of = iter(encoder.token_ids(endings))
+        made: list[list[Record]] = []
         for number, (row, (choices, names)) in enumerate(zip(rows, given, strict=True)):
             pairs = []
             for _ in choices:
-                pair = reader.frame.join_ids(first_of[number], next(second_of), limit=reader.length)
-                pairs.append(pair)
-            label = _label(row["label"], choices, names, f"row {number + 1}")
-            absent = [None] * (most - len(pairs))
-            cut = sum(pair.cut for pair in pairs)
-            made.append([Choices((*pairs, *absent), np.int32(label), cut)])
+                first = first_of[number]
+                second = next(second_of)
+                pairs.append(encoder.frame.join_ids(first, second, limit=encoder.length))
+            record = {
+                "ids": np.concatenate([pair.ids for pair in pairs]),
+                "text_lengths": np.asarray([len(pair.ids) for pair in pairs]),
+                "seconds": np.asarray([pair.second for pair in pairs]),
+                "label": np.int32(_label(row["label"], choices, names, f"row {number + 1}")),
+                "cut": sum(pair.cut for pair in pairs),
+            }
+            made.append([record])
         return made
-
-    def token_counts(self, feature: Choices) -> tuple[int, ...]:
-        counts = []
-        for row in feature.rows:
-            count = 1  # an absent choice is computed as one token
-            if row is not None:
-                count = len(row.ids)
-            counts.append(count)
-        return tuple(counts)
 
     def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids, attention_mask, for some encoders token_type_ids, [C, T] int32.
@@ -147,20 +140,16 @@ class MultipleChoice(Task):
         Targets are label, [] int32, and weights, [] float32. A choice that the row lacks is
         padding, with one token attended to.
         """
-        chosen = records.features[index]
-        absent = {
-            name: np.zeros_like(x) for name, x in pad_row(chosen.rows[0].ids, records).items()
-        }
+        record = records.record(index)
+        rows = []
+        for ids, second in zip(_choices_of(record), record["seconds"], strict=True):
+            rows.append(pad_row(ids, records, second))
+        absent = {name: np.zeros_like(x) for name, x in rows[0].items()}
         absent["input_ids"] += records.tokenizer.pad_id
         absent["attention_mask"][0] = 1  # a softmax over no tokens would be NaN
-        rows = []
-        for row in chosen.rows:
-            if row is None:
-                rows.append(absent)
-            else:
-                rows.append(pad_row(row.ids, records, row.second))
+        rows += [absent] * (max(self.choices, records.num_texts) - len(rows))
         inputs = jax.tree.map(lambda *choices: np.stack(choices), *rows)
-        return {"inputs": inputs, "targets": {"label": chosen.label, "weights": np.float32(1)}}
+        return {"inputs": inputs, "targets": {"label": record["label"], "weights": np.float32(1)}}
 
     def outputs(self, model: nn.Module, inputs: Arrays) -> jax.Array:
         present_BC = inputs["attention_mask"][:, :, 1] > 0
@@ -183,19 +172,24 @@ class MultipleChoice(Task):
         return rows
 
     def fit_baseline(self, data: Dataset) -> Json:
-        positions = data.splits["train"].column(1)
+        positions = data.splits["train"].column("label")
         return {"position": int(np.bincount(positions).argmax())}
 
     def baseline(self, data: Dataset, fitted: Json | None) -> Baseline | None:
         if fitted is None:
             return None
-        held = data.splits["eval"].column(1)
+        held = data.splits["eval"].column("label")
         return "most frequent position", float((held == fitted["position"]).mean())
 
     def show(self, records: TableRecords, index: int) -> str:
-        chosen = records.features[index]
-        right = chosen.rows[chosen.label]
-        return f"{records.tokenizer.decode(right.ids)!r:.300}, choice {chosen.label}"
+        record = records.record(index)
+        right = _choices_of(record)[record["label"]]
+        return f"{records.tokenizer.decode(right)!r:.300}, choice {record['label']}"
+
+
+def _choices_of(record: Record) -> list[np.ndarray]:
+    """Returns the ids of the text with each choice."""
+    return np.split(record["ids"], np.cumsum(record["text_lengths"])[:-1])
 
 
 def _choices(row: Row, where: str = "") -> tuple[list[str], list[str]]:

@@ -7,7 +7,7 @@ References: Devlin et al. 2019, sections 4.2 and 4.3 (arXiv:1810.04805); Rajpurk
 import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import flax.linen as nn
 import jax
@@ -26,7 +26,10 @@ from flaxformer_lite.objectives.base import (
 )
 from flaxformer_lite.objectives.rows import (
     ClassNames,
+    Encoder,
     Example,
+    Record,
+    StoredColumn,
     TableRecords,
     pad_row,
 )
@@ -37,15 +40,6 @@ from flaxformer_lite.text.special_tokens import FramedSpans, Spans
 from flaxformer_lite.types import Arrays, Predictions
 
 Borders = tuple[jax.Array, jax.Array]  # the logits of an answer's start and of its end, [B, T]
-
-
-class Window(NamedTuple):
-    """A question with a part of its context."""
-
-    row: FramedSpans  # the tokens; part 1 is the context's
-    none: int  # the column that stands for no answer
-    start: int  # the column of the answer's first token, or `none`
-    end: int  # of its last
 
 
 class Guess(NamedTuple):
@@ -81,7 +75,17 @@ class QuestionAnswering(Task):
     no_answer: bool = False  # set if training rows have questions without answers
 
     head = "question_answering"
-    chunked = True
+    stored: ClassVar = {
+        "ids": StoredColumn("token"),  # of a question with a part of its context
+        "second": StoredColumn("int32", ()),
+        "part": StoredColumn("int8", like="ids"),  # 1 for the context
+        # characters of the context
+        "char_start": StoredColumn("int32", like="ids"),
+        "char_end": StoredColumn("int32", like="ids"),
+        # the columns of the answer's first and last token, or that which stands for no answer
+        "start": StoredColumn("int32", ()),
+        "end": StoredColumn("int32", ()),
+    }
     columns = (
         Column("question", ("query",)),
         Column("context", ("passage", "paragraph", "document", "text")),
@@ -101,27 +105,27 @@ class QuestionAnswering(Task):
             raise ConfigError("data.path: no question has an answer; there is nothing to learn.")
         return dataclasses.replace(self, no_answer=self.no_answer or not all(has_answer))
 
-    def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[Window]]:
+    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Record]]:
         answers = [_answers(row, number) for number, row in enumerate(rows)]
-        questions = reader.spans(texts_of(rows, "question"))
-        contexts = reader.spans(texts_of(rows, "context"))
-        features = []
+        questions = encoder.spans(texts_of(rows, "question"))
+        contexts = encoder.spans(texts_of(rows, "context"))
+        records = []
         for question, context, answer in zip(questions, contexts, answers, strict=True):
-            features.append(self._windows(question, context, answer, reader))
-        return features
+            records.append(self._windows(question, context, answer, encoder))
+        return records
 
     def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids, attention_mask, for some encoders token_type_ids, [T] int32.
 
         Targets are start and end, [] int32, and weights, [] float32.
         """
-        window = records.features[index]
+        record = records.record(index)
         targets: dict[str, Any] = {
-            "start": np.int32(window.start),
-            "end": np.int32(window.end),
+            "start": record["start"],
+            "end": record["end"],
             "weights": np.float32(1),
         }
-        return {"inputs": pad_row(window.row.ids, records, window.row.second), "targets": targets}
+        return {"inputs": pad_row(record["ids"], records, record["second"]), "targets": targets}
 
     def outputs(self, model: nn.Module, inputs: Arrays) -> Borders:
         output = model(**inputs)
@@ -172,39 +176,49 @@ class QuestionAnswering(Task):
         return name, _first_words_f1(fitted["words"], data.splits["eval"])
 
     def show(self, records: TableRecords, index: int) -> str:
-        window = records.features[index]
-        row = records.rows[records.row_of[index]]
+        record = records.record(index)
+        row, _ = records.table_row(index)
         answer = "no answer here"
-        if window.start != window.none:
-            begin = window.row.start[window.start]
-            end = window.row.end[window.end]
+        if record["start"] != _column_of_none(record, records):
+            begin = record["char_start"][record["start"]]
+            end = record["char_end"][record["end"]]
             answer = repr(row["context"][begin:end].strip())
-        return f"{row['question']!r:.200} -> {answer:.200} ({len(window.row.ids)} tokens)"
+        return f"{row['question']!r:.200} -> {answer:.200} ({len(record['ids'])} tokens)"
 
     def _windows(
-        self, question: Spans, context: Spans, answers: list[Answer], reader: TableRecords
-    ) -> list[Window]:
+        self, question: Spans, context: Spans, answers: list[Answer], encoder: Encoder
+    ) -> list[Record]:
         """Joins a question with each window of its context."""
-        frame = reader.frame
-        causal = reader.skeleton == "decoder"
+        frame = encoder.frame
+        causal = encoder.skeleton == "decoder"
         if causal:
-            frame = dataclasses.replace(frame, after=frame.after or (reader.tokenizer.eos_id,))
-        room = reader.length - frame.specials(2)
+            frame = dataclasses.replace(frame, after=frame.after or (encoder.tokenizer.eos_id,))
+        room = encoder.length - frame.specials(2)
         question = question.cut(0, min(self.question_length, room // 2))
         room -= len(question.ids)
         if room < 1:
             raise ConfigError(
-                f"data.length={reader.length}: leaves no token for a context; raise it."
+                f"data.length={encoder.length}: leaves no token for a context; raise it."
             )
         shared = min(self.stride, room // 2)
-        made = []
+        made: list[Record] = []
         for begin in range(0, max(len(context.ids) - shared, 1), room - shared):
             row = frame.join(
-                question, context.cut(begin, begin + room), limit=reader.length, whole=0
+                question, context.cut(begin, begin + room), limit=encoder.length, whole=0
             )
             none = len(row.ids) - 1 if causal else 0
             start, end = _columns(row, answers[0], none) if answers else (none, none)
-            made.append(Window(row, none, start, end))
+            record = {
+                "ids": row.ids,
+                "second": row.second,
+                "part": row.part,
+                "char_start": row.start,
+                "char_end": row.end,
+                "start": start,
+                "end": end,
+                "cut": row.cut,
+            }
+            made.append(record)
         return made
 
     def _guesses(
@@ -215,36 +229,48 @@ class QuestionAnswering(Task):
         for example, start, end in zip(
             examples, predictions["start"], predictions["end"], strict=True
         ):
-            number = int(records.row_of[example])
-            guess = self._guess(
-                records.features[example], records.rows[number]["context"], start, end
-            )
+            record = records.record(int(example))
+            row, number = records.table_row(int(example))
+            none = _column_of_none(record, records)
+            guess = self._guess(record, none, row["context"], start, end)
             other = guesses.get(number)
             if other is not None:
                 best = max(guess, other)
-                none = min(guess, other, key=lambda each: each.none)
-                guess = best._replace(none=none.none, none_share=none.none_share)
+                least = min(guess, other, key=lambda each: each.none)
+                guess = best._replace(none=least.none, none_share=least.none_share)
             guesses[number] = guess
         return guesses
 
-    def _guess(self, window: Window, context: str, start_T: np.ndarray, end_T: np.ndarray) -> Guess:
-        columns = np.flatnonzero(window.row.part == 1)
-        allowed = np.append(columns, window.none)
+    def _guess(
+        self, record: Record, none: int, context: str, start_T: np.ndarray, end_T: np.ndarray
+    ) -> Guess:
+        """Returns the best answer of a window; `none` is the column of no answer."""
+        columns = np.flatnonzero(record["part"] == 1)
+        allowed = np.append(columns, none)
         start = start_T[allowed].astype(np.float64)
         end = end_T[allowed].astype(np.float64)
         total = np.logaddexp.reduce(start) + np.logaddexp.reduce(end)
         score, i, j = best_span(start[:-1], end[:-1], self.answer_length)
         text = ""
         if len(columns):
-            text = context[window.row.start[columns[i]] : window.row.end[columns[j]]].strip()
-        none = float(start[-1] + end[-1])
-        return Guess(score, text, float(np.exp(score - total)), none, float(np.exp(none - total)))
+            begin = record["char_start"][columns[i]]
+            text = context[begin : record["char_end"][columns[j]]].strip()
+        of_none = float(start[-1] + end[-1])
+        share, none_share = (float(np.exp(value - total)) for value in (score, of_none))
+        return Guess(score, text, share, of_none, none_share)
 
     def _answer(self, guess: Guess) -> tuple[str, float]:
         """Returns the answer and its probability; the text is empty for no answer."""
         if self.no_answer and guess.none - guess.score > self.null_threshold:
             return "", guess.none_share
         return guess.text, guess.share
+
+
+def _column_of_none(record: Record, records: TableRecords) -> int:
+    """Returns the column of a window that stands for no answer."""
+    if records.skeleton == "decoder":
+        return len(record["ids"]) - 1
+    return 0
 
 
 def _answers(row: Row, number: int = 0) -> list[Answer]:

@@ -6,11 +6,10 @@ for Matryoshka sizes; Su 2022, CoSENT, for scores, as sentence-transformers comp
 """
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple, Self
+from typing import Annotated, ClassVar, Self
 
 import flax.linen as nn
 import jax
@@ -31,7 +30,10 @@ from flaxformer_lite.objectives.base import (
 from flaxformer_lite.objectives.rows import (
     PACKING,
     ClassNames,
+    Encoder,
     Example,
+    Record,
+    StoredColumn,
     TableRecords,
     Tokenizer,
     pad_row,
@@ -47,7 +49,6 @@ from flaxformer_lite.objectives.tables.task import (
     parse_list,
     text_of,
 )
-from flaxformer_lite.text.special_tokens import Framed
 from flaxformer_lite.types import Arrays, Predictions
 
 Kind = Annotated[str, OneOf(("pairs", "scores"))]
@@ -56,16 +57,6 @@ EXCLUDED = -1e30  # the logit of what does not count
 SPEARMAN = score_metric("spearman", "Spearman correlation", live=True)
 PEARSON = score_metric("pearson", "Pearson correlation")
 ACCURACY = score_metric("accuracy", "accuracy in the batch", form=".1%")
-
-
-class Texts(NamedTuple):
-    """The texts of a row."""
-
-    # [C] `Framed`: the anchor, the positive, and negatives, None for those that the row lacks
-    rows: tuple[Any, ...]
-    numbers: np.ndarray  # [C] int32, the same for the same text, -1 for those that the row lacks
-    score: np.float32  # how alike the first two are; NaN if unknown
-    cut: int  # tokens that were too many, and left out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +93,14 @@ class SentenceEmbeddings(Task):
         "decoder",
         "embedding",
     )
-    chunked = True
+    stored: ClassVar = {
+        "ids": StoredColumn("token"),  # of the anchor, the positive and the negatives
+        # of these, and of the anchor again in place of each negative that the row lacks
+        "text_lengths": StoredColumn("int32"),
+        "texts": StoredColumn("key"),  # the same for the same text
+        "score": StoredColumn("float32", ()),  # how alike the first two are; NaN if unknown
+    }
+    ignores_padding = True
     adopts = ("pooling", "prompts")
     usual_pooling: ClassVar[str] = "mean"
     columns = (
@@ -187,54 +185,53 @@ class SentenceEmbeddings(Task):
         """Returns the most tokens of a query or document; `length` is an example's."""
         return length
 
-    def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[Texts]]:
+    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Record]]:
         texts_of_rows = [texts_of_row(row, i)[: 2 + self.negatives] for i, row in enumerate(rows)]
-        distinct = list(dict.fromkeys(itertools.chain.from_iterable(texts_of_rows)))
-        number = dict(zip(distinct, reader.number(distinct), strict=True))
         prompts = self.task_prompts
         keys: dict[tuple[str, str], None] = {}  # in the order of the texts
         for texts in texts_of_rows:
             for position, text in enumerate(texts):
                 keys["query" if position == 0 else "document", text] = None
-        all_spans = reader.token_ids([prompts[task] + text for task, text in keys])
+        all_ids = encoder.token_ids([prompts[task] + text for task, text in keys])
         framed_of = {}
-        for (task, text), spans in zip(keys, all_spans, strict=True):
-            limit = self.limit_of(task, reader.length)
-            framed_of[task, text] = reader.frame.join_ids(spans, limit=limit)
-        made = []
+        for (task, text), ids in zip(keys, all_ids, strict=True):
+            limit = self.limit_of(task, encoder.length)
+            framed_of[task, text] = encoder.frame.join_ids(ids, limit=limit)
+        made: list[list[Record]] = []
         for i, (row, texts) in enumerate(zip(rows, texts_of_rows, strict=True)):
+            framed = [framed_of["query", texts[0]]]
+            framed += [framed_of["document", text] for text in texts[1:]]
+            lengths = [len(each.ids) for each in framed]
             absent = 2 + self.negatives - len(texts)
-            numbers = [number[text] for text in texts] + [-1] * absent
-            framed_rows = [framed_of["query", texts[0]]]
-            framed_rows += [framed_of["document", text] for text in texts[1:]]
-            cut = sum(framed_row.cut for framed_row in framed_rows)
-            texts_feature = Texts(
-                (*framed_rows, *[None] * absent),
-                np.asarray(numbers, np.int32),
-                _score(row, i),
-                cut,
-            )
-            made.append([texts_feature])
+            record = {
+                "ids": np.concatenate([each.ids for each in framed]),
+                "text_lengths": np.asarray(lengths + lengths[:1] * absent),
+                "texts": encoder.keys(texts),
+                "score": _score(row, i),
+                "cut": sum(each.cut for each in framed),
+            }
+            made.append([record])
         return made
-
-    def token_counts(self, feature: Texts) -> tuple[int, ...]:
-        return tuple(len(row.ids) for row in _with_anchor_for_absent(feature))
 
     def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids and attention_mask, [C, T] int32.
 
         Targets are texts, [C] int32, and weights, [] float32; with `scores` also the score.
         """
-        feature = records.features[index]
-        rows = [pad_row(row.ids, records) for row in _with_anchor_for_absent(feature)]
+        record = records.record(index)
+        texts = _texts_of(record)
+        numbers = np.full(2 + self.negatives, -1, np.int32)
+        numbers[: len(texts)] = record["texts"]
+        texts += texts[:1] * (len(numbers) - len(texts))
+        rows = [pad_row(ids, records) for ids in texts]
         inputs = {}
         for name in ("input_ids", "attention_mask"):
             inputs[name] = np.stack([row[name] for row in rows])
         # An empty text sees its first padding token, as a softmax over nothing has no value.
         inputs["attention_mask"][:, 0] = 1
-        targets = {"texts": feature.numbers, "weights": np.float32(1)}
+        targets = {"texts": numbers, "weights": np.float32(1)}
         if self.kind == "scores":
-            targets["score"] = np.nan_to_num(feature.score)
+            targets["score"] = np.nan_to_num(record["score"])
         return {"inputs": inputs, "targets": targets}
 
     def outputs(self, model: nn.Module, inputs: Arrays) -> jax.Array:
@@ -277,12 +274,12 @@ class SentenceEmbeddings(Task):
     def scores(
         self, predictions: Predictions, examples: np.ndarray, data: Dataset
     ) -> dict[str, float]:
-        chosen = [data.records.features[i] for i in examples]
+        records = data.records
         vectors_N2D = predictions["vectors"]
-        given = _given(chosen)
+        given = _known(records.column("score")[examples])
         if given is not None:
             return compute_correlations(_cosines(vectors_N2D), given)
-        pairs_N2 = np.stack([texts.numbers[:2] for texts in chosen])
+        pairs_N2 = _pairs_of(records)[examples]
         values = retrieval.scores(retrieval.ranks(vectors_N2D[:, 0], vectors_N2D[:, 1], pairs_N2))
         for size in self.sizes:
             short = np.asarray(truncate_vectors(jnp.asarray(vectors_N2D), size))
@@ -300,23 +297,19 @@ class SentenceEmbeddings(Task):
         words = retrieval.words_of_rows(held.rows, "anchor", "positive")
         if words is None:
             return None
-        given = _known(held.column(2))
+        given = _known(held.column("score"))
         if given is not None:
             values = compute_correlations(retrieval.cosines(*words), given)
             return ("tf-idf", values["spearman"]) if values else None
-        pairs_N2 = held.column(1)[:, :2]
-        return "tf-idf", retrieval.scores(retrieval.ranks(*words, pairs_N2))["mrr"]
+        return "tf-idf", retrieval.scores(retrieval.ranks(*words, _pairs_of(held)))["mrr"]
 
     def show(self, records: TableRecords, index: int) -> str:
-        feature = records.features[index]
-        texts = []
-        for row in feature.rows:
-            if row is not None:
-                texts.append(repr(records.tokenizer.decode(row.ids))[:150])
+        record = records.record(index)
+        texts = [repr(records.tokenizer.decode(ids))[:150] for ids in _texts_of(record)]
         words = " | ".join(texts)
-        if math.isnan(feature.score):
+        if math.isnan(record["score"]):
             return words
-        return f"{words} -> {float(feature.score):g}"
+        return f"{words} -> {float(record['score']):g}"
 
 
 def one_text_per_row(inputs: Arrays) -> dict[str, jax.Array]:
@@ -329,14 +322,17 @@ def one_text_per_row(inputs: Arrays) -> dict[str, jax.Array]:
     return flat
 
 
-def _with_anchor_for_absent(feature: Texts) -> list[Framed]:
-    """Returns the texts of a row, with the first one in place of those that are absent."""
-    rows = []
-    for row in feature.rows:
-        if row is None:
-            row = feature.rows[0]
-        rows.append(row)
-    return rows
+def _texts_of(record: Record) -> list[np.ndarray]:
+    """Returns the ids of each text that a row has."""
+    lengths = record["text_lengths"][: len(record["texts"])]
+    return np.split(record["ids"], np.cumsum(lengths)[:-1])
+
+
+def _pairs_of(records: TableRecords) -> np.ndarray:
+    """Returns the numbers of the first two texts of each row, [N, 2] int32."""
+    lengths = records.lengths("texts")
+    first = np.cumsum(lengths) - lengths
+    return records.column("texts")[first[:, None] + np.arange(2)]
 
 
 def batch_logits(z_BCD: jax.Array, texts_BC: jax.Array, weight_B: jax.Array) -> jax.Array:
@@ -384,12 +380,8 @@ def _cosines(vectors_N2D: np.ndarray) -> np.ndarray:
     return np.einsum("ND,ND->N", vectors_N2D[:, 0], vectors_N2D[:, 1])
 
 
-def _given(chosen: Sequence[Texts]) -> np.ndarray | None:
-    """Returns the scores of rows; None unless all rows have one."""
-    return _known(np.asarray([texts.score for texts in chosen]))
-
-
 def _known(given: np.ndarray) -> np.ndarray | None:
+    """Returns the scores of rows; None unless all rows have one."""
     if np.isnan(given).any():
         return None
     return given

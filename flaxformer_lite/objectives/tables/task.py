@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from flaxformer_lite.config import ConfigError, ModelConfig, check_family
-from flaxformer_lite.config.rules import FLOAT32
+from flaxformer_lite.config.rules import MAX_FLOAT32
 from flaxformer_lite.files.read import Json, quote_value
 from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.objectives.rows import (
@@ -194,8 +194,8 @@ class Task(Objective):
           ConfigError: a value cannot be used; names the row.
         """
 
-    def sizes(self, records: TableRecords) -> np.ndarray:
-        """Returns the tokens of each record, int32 [records, 1].
+    def count_tokens(self, records: TableRecords) -> np.ndarray:
+        """Returns the number of tokens of each record, int32 [records, 1].
 
         Those of a decoder side are a second column. By default they are the tokens of `ids`, or of
         the longest of the texts that `text_lengths` counts.
@@ -523,7 +523,7 @@ def number_of(row: Row, role: str, number: int) -> np.float32:
     except (TypeError, ValueError, OverflowError):
         value = math.nan
     # Not `>`, which would let NaN pass.
-    if not abs(value) <= FLOAT32:
+    if not abs(value) <= MAX_FLOAT32:
         raise ConfigError(
             f"row {number + 1}: {role}={str(row[role])[:40]!r} is not a number of float32;"
             " correct it."

@@ -67,7 +67,7 @@ class TextToText(WritingTask):
             records.append([{"source": source.ids, "target": target.ids, "cut": cut}])
         return records
 
-    def sizes(self, records: TableRecords) -> np.ndarray:
+    def count_tokens(self, records: TableRecords) -> np.ndarray:
         return np.stack([records.lengths(side) for side in ("source", "target")], axis=1)
 
     def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:

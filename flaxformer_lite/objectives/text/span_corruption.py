@@ -11,11 +11,11 @@ from typing import Annotated
 
 import numpy as np
 
-from flaxformer_lite.config.rules import INT32, NotNegative, Probability, Range, Share
+from flaxformer_lite.config.rules import MAX_INT32, NotNegative, Probability, Range, Share
 from flaxformer_lite.objectives.rows import Tokenizer
 from flaxformer_lite.objectives.text.denoising import Denoising
 
-Span = Annotated[float, Range(1, INT32, "be at least one token")]
+Span = Annotated[float, Range(1, MAX_INT32, "be at least one token")]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flaxformer_lite.config.rules import INT32, NotNegative, Probability
+from flaxformer_lite.config.rules import MAX_INT32, NotNegative, Probability
 from flaxformer_lite.objectives.rows import Tokenizer
 from flaxformer_lite.objectives.text.denoising import Denoising
 from flaxformer_lite.objectives.text.span_corruption import SpanCorruption
@@ -20,7 +20,7 @@ DENOISERS = (  # each is drawn equally often
     ("R", SpanCorruption(mean_span=3, noise_density=0.15)),
     ("R", SpanCorruption(mean_span=8, noise_density=0.15)),
     # one span, which is at the end, as a kept one comes first
-    ("S", SpanCorruption(mean_span=INT32, noise_density=0.25)),
+    ("S", SpanCorruption(mean_span=MAX_INT32, noise_density=0.25)),
     ("X", SpanCorruption(mean_span=3, noise_density=0.5)),
     ("X", SpanCorruption(mean_span=8, noise_density=0.5)),
     ("X", SpanCorruption(mean_span=64, noise_density=0.15)),

@@ -12,7 +12,7 @@ from flaxformer_lite.runs.experiment import Experiment
 from flaxformer_lite.runs.report.reporting import Reporting
 from flaxformer_lite.runs.report.sample import can_write, sample_text
 from flaxformer_lite.training.average import evaluated_params
-from flaxformer_lite.training.evaluate import WRITTEN, evaluate, show_texts
+from flaxformer_lite.training.evaluate import SHOWN_TEXTS, evaluate, show_texts
 from flaxformer_lite.training.state import TrainState
 from flaxformer_lite.types import Params
 
@@ -123,7 +123,7 @@ class Evaluation(Callback):
             if tokens and can_write(run.cfg.model):
                 own = run.program.models.own_params(params)
                 return sample_text(run.program.model, own, data, tokens=tokens, seed=run.cfg.seed)
-            examples = data.order[:WRITTEN]
+            examples = data.order[:SHOWN_TEXTS]
             written = objective.write(run.writer(params), data.records, examples)
             if not written:
                 return []

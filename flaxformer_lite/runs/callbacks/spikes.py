@@ -12,9 +12,9 @@ from flaxformer_lite.runs.callbacks.callback import Callback
 from flaxformer_lite.runs.errors import RunError
 from flaxformer_lite.runs.report.metrics import Recorder
 from flaxformer_lite.runtime import invocation
-from flaxformer_lite.training.spikes import SIGMAS, WINDOW, is_spike
+from flaxformer_lite.training.spikes import SPIKE_DEVIATIONS, WINDOW_UPDATES, is_spike
 
-NAMED = 4  # most rows in a message; the record has all
+MAX_NAMED_ROWS = 4  # most rows in a message; the record has all
 IN_A_ROW = 16  # consecutive skipped updates that end a run
 
 
@@ -41,7 +41,7 @@ class Spikes(Callback):
         self._workdir = workdir
         self._recorder = recorder
         self._note = note
-        self._losses: collections.deque[float] = collections.deque(losses, maxlen=WINDOW)
+        self._losses: collections.deque[float] = collections.deque(losses, maxlen=WINDOW_UPDATES)
         self._skipped = 0  # in a row
 
     def step_done(self, step: int, values: Mapping[str, float], seconds: float | None) -> None:
@@ -53,7 +53,7 @@ class Spikes(Callback):
         # With train.skip_spikes the optimizer decides what a spike is.
         is_noted = is_skipped
         if "skipped" not in values:
-            is_noted = bool(is_spike(np.asarray(self._losses), values["loss"], SIGMAS))
+            is_noted = bool(is_spike(np.asarray(self._losses), values["loss"], SPIKE_DEVIATIONS))
         if is_noted:
             self._report(step, values, is_skipped)
         # As in training/spikes.py, later losses are not compared with a skipped one.
@@ -91,7 +91,7 @@ def suspect_rows(rows: list[str], workdir: str, step: int) -> str:
     way_out = f"{invocation.program('replay')} {command} shows the loss of each"
     if not rows:
         return way_out
-    named = ", ".join(rows[:NAMED])
-    if len(rows) > NAMED:
-        named += f" and {len(rows) - NAMED} more"
+    named = ", ".join(rows[:MAX_NAMED_ROWS])
+    if len(rows) > MAX_NAMED_ROWS:
+        named += f" and {len(rows) - MAX_NAMED_ROWS} more"
     return f"its rows are from {named}; {way_out}"

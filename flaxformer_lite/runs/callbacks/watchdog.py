@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from flaxformer_lite.runs.callbacks.callback import Callback
 from flaxformer_lite.runs.report.clock import STEPPING, Clock
 
-PRECISION = 0.01  # share of the limit by which the timer may be early: setting it takes 0.1 ms
+TIMER_PRECISION = (
+    0.01  # share of the limit by which the timer may be early: setting it takes 0.1 ms
+)
 
 
 class Watchdog(Callback):
@@ -48,7 +50,7 @@ class Watchdog(Callback):
 
     def _set(self) -> None:
         now = time.monotonic()
-        if now - self._set_at < PRECISION * self._limit:
+        if now - self._set_at < TIMER_PRECISION * self._limit:
             return
         self._set_at = now
         # There may be no stderr, or one that is closed, or no file, as in a notebook.

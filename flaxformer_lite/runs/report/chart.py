@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 from flaxformer_lite.runs.report.page import format_number, render_template
 
-MOST = 400  # most points of a line; of a longer one, the extremes of each part are drawn
-DOTTED = 60  # most points of a line whose points are marked
-SPREAD = 20  # from this ratio of the largest value to the median on, the axis is logarithmic
+MAX_LINE_POINTS = 400  # most points of a line; of a longer one, the extremes of each part are drawn
+MAX_MARKED_POINTS = 60  # most points of a line whose points are marked
+LOGARITHMIC_RATIO = (
+    20  # from this ratio of the largest value to the median on, the axis is logarithmic
+)
 HEIGHT = operator.itemgetter(1)
 Points = Sequence[tuple[float, float]]
 
@@ -61,7 +63,7 @@ def draw_chart(
     if level:
         values.append(level[1])
     values.sort()
-    is_log = values[0] > 0 and values[-1] > SPREAD * values[len(values) // 2]
+    is_log = values[0] > 0 and values[-1] > LOGARITHMIC_RATIO * values[len(values) // 2]
     scale: Callable[[float], float] = float
     if is_log:
         scale = math.log10
@@ -89,7 +91,7 @@ def draw_chart(
         lines=drawn,
         last=last,
         values=[_read_values(line) for line in drawn],
-        dotted=DOTTED,
+        dotted=MAX_MARKED_POINTS,
         level=level,
         mark=mark,
         across=across,
@@ -108,9 +110,9 @@ def _read_values(line: Line) -> dict[str, object]:
 def _thinned(points: Points) -> Points:
     """Drops points that are not finite; of many points it keeps the extremes of each part."""
     finite = tuple((x, y) for x, y in points if math.isfinite(y))
-    if len(finite) <= MOST:
+    if len(finite) <= MAX_LINE_POINTS:
         return finite
-    size = math.ceil(2 * len(finite) / MOST)
+    size = math.ceil(2 * len(finite) / MAX_LINE_POINTS)
     kept = [finite[0]]
     for start in range(0, len(finite), size):
         part = finite[start : start + size]

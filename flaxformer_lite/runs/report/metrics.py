@@ -12,8 +12,8 @@ from flaxformer_lite.files.publish import write_file
 from flaxformer_lite.files.read import Json, is_kind, parse_object, read_bytes
 from flaxformer_lite.objectives.tables.breakdown import Breakdown
 
-LARGEST = 1 << 30  # most bytes of metrics.jsonl
-NAMED = 5  # most damaged lines in a notice
+MAX_METRICS_BYTES = 1 << 30  # most bytes of metrics.jsonl
+MAX_NAMED_LINES = 5  # most damaged lines in a notice
 Record = Json  # a line of metrics.jsonl
 BREAKDOWN = "breakdown.json"  # tables of the last evaluation
 COLLECTED = "collected.jsonl"  # what the step of an objective recorded
@@ -62,9 +62,9 @@ class Recorder:
             return
         records, damaged = _read(self._path, _is_record)
         if damaged:
-            lines = ", ".join(map(str, damaged[:NAMED]))
-            if len(damaged) > NAMED:
-                lines += f" and {len(damaged) - NAMED} more"
+            lines = ", ".join(map(str, damaged[:MAX_NAMED_LINES]))
+            if len(damaged) > MAX_NAMED_LINES:
+                lines += f" and {len(damaged) - MAX_NAMED_LINES} more"
             self.notices.append(
                 f"{self._path}: no record of a step can be read from line {lines}; dropped."
             )
@@ -189,7 +189,7 @@ def _read(path: Path, is_whole: Callable[[Record], bool]) -> tuple[list[Record],
     damaged = []
     lines = []
     if path.exists():
-        lines = read_bytes(path, limit=LARGEST).split(b"\n")
+        lines = read_bytes(path, limit=MAX_METRICS_BYTES).split(b"\n")
     for number, line in enumerate(lines, 1):
         try:
             record = parse_object(line, path.name)

@@ -18,7 +18,7 @@ from flaxformer_lite.storage import hub
 
 FILE = "README.md"
 NO_LICENSE = "README.md states no license; write it in its first lines."
-LARGEST = 1 << 20  # most bytes of the card of a base model
+MAX_CARD_BYTES = 1 << 20  # most bytes of the card of a base model
 TASKS = {  # of the Hub, by head
     "lm": "text-generation",
     "masked_lm": "fill-mask",
@@ -173,7 +173,7 @@ def _inherited(folder: Path | None) -> list[str]:
     """Returns the lines about license and language of the card of the model it was made from."""
     if folder is None or not (folder / FILE).is_file():
         return []
-    text = read_bytes(folder / FILE, limit=LARGEST).decode("utf-8-sig", errors="replace")
+    text = read_bytes(folder / FILE, limit=MAX_CARD_BYTES).decode("utf-8-sig", errors="replace")
     text = text.replace("\r\n", "\n")
     front = re.match(r"---\n(.*?)\n---\n", text, re.S)
     if front is None:

@@ -10,8 +10,8 @@ from flaxformer_lite.objectives.tables.breakdown import cell_text
 if TYPE_CHECKING:
     import jinja2
 
-COLORS = 8  # classes c0 .. c7
-LONG = 24  # characters of a cell from which on it wraps
+NUM_COLORS = 8  # classes c0 .. c7
+MIN_WRAPPED_CHARACTERS = 24  # characters of a cell from which on it wraps
 
 
 def render_template(name: str, **values: object) -> str:
@@ -57,8 +57,8 @@ def make_environment() -> "jinja2.Environment":
     script, _, _ = loader.get_source(environment, "pointer.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     environment.globals |= {
-        "COLORS": COLORS,
-        "LONG": LONG,
+        "COLORS": NUM_COLORS,
+        "LONG": MIN_WRAPPED_CHARACTERS,
         "SCRIPT": markupsafe.Markup(script),
         "SCRIPT_DIGEST": digest,
     }

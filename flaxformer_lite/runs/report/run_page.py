@@ -27,10 +27,10 @@ from flaxformer_lite.runtime import invocation
 
 # step_seconds would repeat tokens_per_second
 UNDRAWN = re.compile(f"step|split|step_seconds|seconds_.*|peak_.*|{LOAD}.*")
-EVALUATIONS = 100  # most evaluations in the page
-SAMPLES = 24  # most samples
-LETTERS = 2000  # most characters of a text
-OPEN = 30  # most rows of a table of scores; longer ones are folded
+MAX_EVALUATIONS = 100  # most evaluations in the page
+MAX_SAMPLES = 24  # most samples
+MAX_TEXT_CHARACTERS = 2000  # most characters of a text
+MAX_OPEN_ROWS = 30  # most rows of a table of scores; longer ones are folded
 Table = list[list[str]]  # the first row has the titles
 
 
@@ -91,12 +91,12 @@ class RunPage:
             result=[row for row in result if row[0] != "report"],  # this page
             about=self._about,
             scores=self._recorder.breakdown,
-            most_open=OPEN,
+            most_open=MAX_OPEN_ROWS,
             charts=curves(history, self._metrics, baseline, best),
-            samples=spread(self._recorder.samples, SAMPLES)[::-1],
-            letters=LETTERS,
+            samples=spread(self._recorder.samples, MAX_SAMPLES)[::-1],
+            letters=MAX_TEXT_CHARACTERS,
             num_evaluations=len(evals),
-            evaluations=evaluations(spread(evals, EVALUATIONS)),
+            evaluations=evaluations(spread(evals, MAX_EVALUATIONS)),
             fields=[(name, repr(value)) for name, value in self._fields.items()],
             changed=changes(self._fields, self._requested),
             times=[("whole time", describe_time(self._clock.read())), *usage_rows(history)],

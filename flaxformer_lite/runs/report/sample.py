@@ -9,9 +9,11 @@ from flaxformer_lite.inference.task import ids_without_text
 from flaxformer_lite.runs.experiment import RunData
 from flaxformer_lite.types import Params
 
-PROMPT = 32  # most tokens of held-out text that the sample continues; at most half of an example
-CANDIDATES = 64  # examples among which is the one that the sample continues
-TEMPERATURE = 0.8
+MAX_PROMPT_TOKENS = (
+    32  # most tokens of held-out text that the sample continues; at most half of an example
+)
+CANDIDATE_EXAMPLES = 64  # examples among which is the one that the sample continues
+SAMPLE_TEMPERATURE = 0.8
 TOP_P = 0.95
 
 
@@ -42,7 +44,7 @@ def sample_text(
         max_new_tokens=min(tokens, room),
         eos_token_id=tokenizer.eos_id,
         seed=seed,
-        temperature=TEMPERATURE,
+        temperature=SAMPLE_TEMPERATURE,
         top_p=TOP_P,
         suppress_tokens=ids_without_text(cfg, tokenizer),
     )
@@ -56,8 +58,8 @@ def choose_prompt(data: RunData) -> np.ndarray:
     The first one may be a table of constants, after which a model writes nothing worth reading.
     """
     prompts = []
-    for number in range(min(CANDIDATES, data.num_examples)):
+    for number in range(min(CANDIDATE_EXAMPLES, data.num_examples)):
         ids = np.asarray(data.example(number, 0, 0)["inputs"]["input_ids"])
-        prompts.append(ids[: min(PROMPT, -(-len(ids) // 2))])
+        prompts.append(ids[: min(MAX_PROMPT_TOKENS, -(-len(ids) // 2))])
     log_counts = np.log(np.maximum(1, np.bincount(np.concatenate(prompts))))
     return max(prompts, key=lambda ids: log_counts[ids].mean())

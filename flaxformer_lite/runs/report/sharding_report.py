@@ -7,7 +7,7 @@ import jax
 from flaxformer_lite import sharding
 from flaxformer_lite.training.program import Program
 
-LARGE = 2**20  # bytes from which on a replicated parameter is named
+MIN_NAMED_BYTES = 2**20  # bytes from which on a replicated parameter is named
 
 
 def sharding_report(program: Program) -> list[tuple[str, str]]:
@@ -50,7 +50,9 @@ def _replicated(program: Program) -> str:
     if mesh["fsdp"] == mesh["tensor"] == 1 and not program.cfg.mesh.shard_over_data:
         return f"{share}: mesh.fsdp=1 and mesh.tensor=1 split no weights"
     text = f"{share}: no rule of sharding/parameter_rules.py splits them"
-    large = sharding.list_replicated(program.target.params, program.rules, program.mesh, LARGE)
+    large = sharding.list_replicated(
+        program.target.params, program.rules, program.mesh, MIN_NAMED_BYTES
+    )
     if large:
         named = [
             f"{leaf.path} {format_bytes(leaf.bytes)} by the rule {leaf.rule}" for leaf in large[:3]

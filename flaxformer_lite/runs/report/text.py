@@ -31,8 +31,8 @@ from flaxformer_lite.training.state import param_count
 Rows = list[tuple[str, str]]
 ADAPTER_RATE = 1e-4  # the least of the usual ones; the examples of PEFT and TRL take up to 2e-4
 TENSORBOARD = "tensorboard"  # the tracker, and its folder in a workdir
-LARGE = 100_000_000  # parameters that a built-in text is too short for
-NAMED = 8  # most steps in a row
+MIN_LARGE_PARAMETERS = 100_000_000  # parameters that a built-in text is too short for
+MAX_NAMED_STEPS = 8  # most steps in a row
 
 
 def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
@@ -110,7 +110,7 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
 
 def warn_of_built_in_text(cfg: ExperimentConfig, parameters: int) -> Rows:
     """Warns of a large model that learns from a text that is there for trials."""
-    if parameters < LARGE or cfg.data.path or cfg.data.mixture:
+    if parameters < MIN_LARGE_PARAMETERS or cfg.data.path or cfg.data.mixture:
         return []
     advice = (
         f"{parameters:,} parameters learn from the few megabytes of the built-in"
@@ -202,8 +202,8 @@ def closing(
         rows.append(("speed", f"{speeds[len(speeds) // 2]:,.0f} tokens/s"))
     skipped = [str(record["step"]) for record in recorder.of("spike") if record.get("skipped")]
     if skipped:
-        steps = ", ".join(skipped[:NAMED])
-        if len(skipped) > NAMED:
+        steps = ", ".join(skipped[:MAX_NAMED_STEPS])
+        if len(skipped) > MAX_NAMED_STEPS:
             steps += ", ..."
         rows.append(("skipped updates", f"{len(skipped)}, at step {steps}"))
     logs = [str(workdir / "metrics.jsonl")]

@@ -25,7 +25,7 @@ from flaxformer_lite.storage.objects import Objects, objects_at
 
 # Fields that may differ between hosts; their content is compared instead.
 OWN = ("data.path", "data.cache")
-VISIBLE = 10  # seconds that a file of process 0 may take to appear on the other hosts
+VISIBLE_SECONDS = 10  # seconds that a file of process 0 may take to appear on the other hosts
 
 
 @contextlib.contextmanager
@@ -121,7 +121,7 @@ def _check_own(workdir: Path, store: Objects | None) -> None:
 
 
 def _is_visible(workdir: Path, store: Objects | None, token: str) -> bool:
-    deadline = time.monotonic() + VISIBLE
+    deadline = time.monotonic() + VISIBLE_SECONDS
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError):
             if store:

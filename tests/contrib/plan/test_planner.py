@@ -17,7 +17,7 @@ from flaxformer_lite.config import (
     from_config_dict,
 )
 from flaxformer_lite.contrib.plan import aot, lints, memory, planner, report, topology
-from flaxformer_lite.contrib.plan.topology import GIB
+from flaxformer_lite.contrib.plan.topology import GIB_BYTES
 from flaxformer_lite.data import dummy
 from flaxformer_lite.training import program
 from tests.training import tiny_runs
@@ -93,9 +93,9 @@ def test_what_cannot_be_divided_is_said():
 def test_json_and_words_say_the_same(seven):
     loaded = json.loads(json.dumps(seven.json()))
     assert loaded["fits"] and loaded["memory"]["parameters"] == seven.memory.parameters
-    due = f"fits: {seven.memory.total / GIB:.2f} of 15.75 GiB at the peak"
+    due = f"fits: {seven.memory.total / GIB_BYTES:.2f} of 15.75 GiB at the peak"
     assert dict(report.rows(seven))["memory a chip"].startswith(due)
-    full = dataclasses.replace(seven, fits=False, available=2 * GIB)
+    full = dataclasses.replace(seven, fits=False, available=2 * GIB_BYTES)
     assert report.verdict(full).startswith("DOES NOT FIT: ") and "too much" in report.verdict(full)
 
 
@@ -119,8 +119,8 @@ def test_a_time_without_the_kernels_is_a_bound_that_names_them(seven):
     ],
 )
 def test_the_compilers_words_for_too_much(words, bytes_):
-    needed = aot.needed(words, 3 * GIB)
-    assert needed == (bytes_ and pytest.approx(bytes_ * GIB, abs=1))
+    needed = aot.needed(words, 3 * GIB_BYTES)
+    assert needed == (bytes_ and pytest.approx(bytes_ * GIB_BYTES, abs=1))
 
 
 @pytest.fixture

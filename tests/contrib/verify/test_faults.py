@@ -10,7 +10,7 @@ import pytest
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.contrib.verify.checks import verify
-from flaxformer_lite.contrib.verify.subject import LENGTH, Subject
+from flaxformer_lite.contrib.verify.subject import TEXT_TOKENS, Subject
 from flaxformer_lite.models import build_model
 from flaxformer_lite.models.skeletons import encoder_decoder, inputs
 from flaxformer_lite.nn.functions import masks, quantized
@@ -35,7 +35,7 @@ def mask_ahead(patch):
 class LateOrInBlocks(masks.Mask):
     """Causal, but rows from `first` on see the next token, and each row all of its block."""
 
-    first: int = LENGTH
+    first: int = TEXT_TOKENS
     block: int = 1
 
     def allows(self, q_index_T, k_index_S):
@@ -210,7 +210,12 @@ def test_a_planted_fault_is_named(plant, monkeypatch):
     assert named in faults_of(*subject, checks=[check])
 
 
-LEAKS = [(LENGTH // 2, 1), (LENGTH - 2, 1), (LENGTH, 4), (LENGTH, LENGTH // 2)]
+LEAKS = [
+    (TEXT_TOKENS // 2, 1),
+    (TEXT_TOKENS - 2, 1),
+    (TEXT_TOKENS, 4),
+    (TEXT_TOKENS, TEXT_TOKENS // 2),
+]
 
 
 @pytest.mark.parametrize(("first", "block"), daily(LEAKS, LEAKS[:1]))

@@ -187,14 +187,14 @@ def test_it_says_what_shapes_it_cannot(monkeypatch):
     assert "the same for keys and values" in cudnn.unsupported_reason(
         q, k, v[..., :8], Arguments(sharding=GPU)
     )
-    monkeypatch.setattr(cudnn, "PAIRS", 100)
+    monkeypatch.setattr(cudnn, "MAX_BIAS_PAIRS", 100)
     assert "too large" in cudnn.unsupported_reason(
         q, k, v, Arguments(bias=jnp.zeros((1, N, T, T)), sharding=GPU)
     )
 
 
 def test_as_a_platforms_kernel_it_is_taken_or_the_reason_said(monkeypatch, caplog):
-    monkeypatch.setattr(dispatch, "SMALL", 4)
+    monkeypatch.setattr(dispatch, "MAX_DENSE_LENGTH", 4)
     monkeypatch.setitem(dispatch.KERNELS, "gpu", "cudnn")  # as once a GPU has run it
     dispatch._log_choice.cache_clear()
     q, k, v, _ = inputs()

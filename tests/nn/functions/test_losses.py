@@ -360,7 +360,7 @@ def test_logits_of_no_more_tokens_than_the_width_are_not_cut():
 
     assert products(16) == 3
     # the kernel's gradient is added to in slices
-    assert products(17) == 4 * 2 + 1 + 3 * tuning.SLICES
+    assert products(17) == 4 * 2 + 1 + 3 * tuning.SUM_SLICES
 
 
 def test_chunks_keep_the_batch_axis_whole(case):

@@ -68,7 +68,7 @@ AnyArray = TypeVar("AnyArray", jax.Array, np.ndarray)
 # How far from 1, in float32, the ratio may be between the probability of a token as it was drawn,
 # with caches, and that of the same token read in its whole row. XLA:CPU stays below 1e-5; a GPU's
 # float32 products may have the precision of TF32, and a fault is above 0.1.
-CLOSE = 1e-2
+MAX_RATIO_GAP = 1e-2
 ROWS = ("input_ids", "segment_ids", "labels", "answers")
 
 
@@ -197,7 +197,7 @@ class Grpo(RolloutObjective, ChatTask):
             records.append([record] if fits else [])
         return records
 
-    def sizes(self, records: TableRecords) -> np.ndarray:
+    def count_tokens(self, records: TableRecords) -> np.ndarray:
         return records.lengths("prompt")[:, None]
 
     def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
@@ -439,11 +439,11 @@ class Grpo(RolloutObjective, ChatTask):
 
     def check_first_update(self, metrics: Mapping[str, float], dtype: str) -> None:
         """Refuses, in float32, log-probabilities that are not those from before the update."""
-        if dtype == "float32" and not metrics["drift"] <= CLOSE:
+        if dtype == "float32" and not metrics["drift"] <= MAX_RATIO_GAP:
             raise ConfigError(
                 "the log-probabilities of the answers' tokens differ in the first update from those"
-                f" before it by {metrics['drift']:.1e} in the mean, by more than {CLOSE:g}; the"
-                " model computes something else in training."
+                f" before it by {metrics['drift']:.1e} in the mean, by more than {MAX_RATIO_GAP:g};"
+                " the model computes something else in training."
             )
 
     def held_out_metrics(self, metrics: dict[str, float], data: Dataset) -> dict[str, float]:
@@ -536,12 +536,13 @@ def _refuse_gap(gap_BGT: np.ndarray, prompts: Sequence[int]) -> None:
     """Refuses ratios too far from 1, and names the token; `prompts` are the lengths of prompts."""
     row, answer, column = map(int, np.unravel_index(np.argmax(gap_BGT), gap_BGT.shape))
     worst = gap_BGT[row, answer, column]
-    if not worst <= CLOSE:
+    if not worst <= MAX_RATIO_GAP:
         token = column - prompts[row] + 2
         raise ConfigError(
             f"the probability of token {token} of answer {answer + 1} to row {row} of the batch is"
-            f" {worst:.1e} of it away from its probability as it was drawn, more than {CLOSE:g};"
-            " the model computes something else with caches, which flaxformer_lite verify shows."
+            f" {worst:.1e} of it away from its probability as it was drawn, more than"
+            f" {MAX_RATIO_GAP:g}; the model computes something else with caches, which"
+            " flaxformer_lite verify shows."
         )
 
 

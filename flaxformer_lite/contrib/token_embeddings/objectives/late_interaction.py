@@ -23,10 +23,7 @@ from flaxformer_lite.nn.functions.pooling import to_unit_length
 from flaxformer_lite.objectives.base import Metric, score_metric
 from flaxformer_lite.objectives.rows import Example, TableRecords, Tokenizer
 from flaxformer_lite.objectives.sums import LossSums, class_loss
-from flaxformer_lite.objectives.tables.sentence_embeddings import (
-    Texts,
-    without_positives,
-)
+from flaxformer_lite.objectives.tables.sentence_embeddings import without_positives
 from flaxformer_lite.types import Arrays
 
 
@@ -45,6 +42,7 @@ class LateInteraction(PairSimilarity):
     skip_punctuation: bool = False  # whether punctuation in other texts has no vectors
 
     skeletons = ("encoder",)
+    ignores_padding = False  # tokens that fill an anchor are masked, and yet have vectors
 
     @property
     def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]
@@ -93,15 +91,11 @@ class LateInteraction(PairSimilarity):
             return self.query_length
         return length
 
-    def token_counts(self, feature: Texts) -> tuple[int, ...]:
-        """Returns (): tokens that fill an anchor are masked, and yet have vectors."""
-        return ()
-
-    def tokens(self, feature: Texts) -> tuple[int, ...]:
-        (longest,) = super().tokens(feature)
+    def count_tokens(self, records: TableRecords) -> np.ndarray:
+        sizes = super().count_tokens(records)
         if self.expand:
-            longest = max(longest, self.query_length)
-        return (longest,)
+            return np.maximum(sizes, self.query_length)
+        return sizes
 
     def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids, attention_mask and counts, [C, T] int32.
@@ -116,7 +110,7 @@ class LateInteraction(PairSimilarity):
             skipped = np.isin(inputs["input_ids"][1:], _punctuation(records.tokenizer))
             counts[1:] *= ~skipped
         if self.expand:
-            filled = slice(len(records.features[index].rows[0].ids), self.query_length)
+            filled = slice(records.record(index)["text_lengths"][0], self.query_length)
             assert records.tokenizer.mask_id is not None
             inputs["input_ids"][0, filled] = records.tokenizer.mask_id
             inputs["attention_mask"][0, filled] = int(self.attend)

@@ -17,7 +17,7 @@ from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.config.rules import NotNegative, OneOf, Positive
 from flaxformer_lite.contrib.token_embeddings.pair_similarity import PairSimilarity
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.nn.functions.splade import ACTIVATIONS, LOGITS, STRATEGIES, flops, splade
+from flaxformer_lite.nn.functions.splade import ACTIVATIONS, MAX_LOGITS, STRATEGIES, flops, splade
 from flaxformer_lite.objectives.base import Metric, score_metric
 from flaxformer_lite.objectives.rows import Tokenizer
 from flaxformer_lite.objectives.sums import LossSums, sum_weighted
@@ -121,7 +121,7 @@ class SparseEmbeddings(PairSimilarity):
         """Returns the logits of the tokens that are computed at a time."""
         texts = rows * batch["inputs"]["input_ids"].shape[1]
         length = batch["inputs"]["input_ids"].shape[2]
-        at_once = max(LOGITS, texts * model.vocab_size)
+        at_once = max(MAX_LOGITS, texts * model.vocab_size)
         return min(at_once, texts * length * model.vocab_size)
 
     def predictions(self, outputs: jax.Array) -> dict[str, jax.Array]:

@@ -35,7 +35,7 @@ from flaxformer_lite.nn.functions.sharding import Shards
 from flaxformer_lite.nn.functions.tuning import ATTENTION, name_arrays
 from flaxformer_lite.types import Tree
 
-BLOCK = 256  # rows and columns of a block, as blockwise has
+BLOCK_ROWS = 256  # rows and columns of a block, as blockwise has
 
 
 class Route(NamedTuple):
@@ -101,8 +101,8 @@ def attend(
     args: Arguments,
     /,
     *,
-    q_block: int = BLOCK,
-    k_block: int = BLOCK,
+    q_block: int = BLOCK_ROWS,
+    k_block: int = BLOCK_ROWS,
 ) -> jax.Array:
     """Computes `dense.attend` for sequences that `args.sharding` splits over devices.
 
