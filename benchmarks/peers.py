@@ -1,4 +1,4 @@
-"""Does the jobs of users with this package and its peers, and writes docs/benchmarks/peers.md.
+"""Does the jobs of users with this package and its peers, and writes docs/benchmarks/peers.txt.
 
     make peers WRITER=path/to/smollm2 EMBEDDER=path/to/minilm
     python -m benchmarks.peers --writer=DIR --embedder=DIR --environments=.venv-peers
@@ -36,7 +36,7 @@ from benchmarks.peer_jobs import (
 from benchmarks.peers_turn import PEERS, jobs_of
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs/benchmarks/peers.md"
+PAGE = ROOT / "docs/benchmarks/peers.txt"
 MOST_SECONDS = 600  # of a turn
 # folders of `make peers`; the rest run where this module does
 ENVIRONMENT_OF = {

@@ -19,7 +19,7 @@ def keep(folder: Path, part: str, name: str, result: dict) -> None:
     """Adds one result to those stored, dropping those of another machine.
 
     Args:
-      folder: folder of cpu.json, cpu.md and cpu.png.
+      folder: folder of cpu.json, cpu.txt and cpu.png.
       part: cases or start.
       name: name of the case or question.
       result: numbers, as JSON.
@@ -31,7 +31,7 @@ def keep(folder: Path, part: str, name: str, result: dict) -> None:
         results = known
     results[part][name] = result
     file.write_text(json.dumps(results, indent=1) + "\n")
-    (folder / "cpu.md").write_text(table.page(results))
+    (folder / "cpu.txt").write_text(table.page(results))
     plot.draw(results, folder / "cpu.png")
 
 

@@ -89,7 +89,7 @@ def test_results_stand_beside_those_of_earlier_runs(tmp_path, monkeypatch):
     start = gpt() | {"rows": [slow, waiting]}
     results.keep(tmp_path, "cases", "gpt_small", gpt())
     results.keep(tmp_path, "start", "imports", start)
-    page = (tmp_path / "cpu.md").read_text()
+    page = (tmp_path / "cpu.txt").read_text()
     assert "| gpt_small |" in page and (tmp_path / "cpu.png").stat().st_size > 10_000
     assert "| `import us` | **2.00 s (1.00 s to 3.00 s)** | 1.50 s |" in page
     assert "| waiting | 0.40% | 1.00% |" in page
