@@ -21,7 +21,6 @@ from flaxformer_lite.config import ExperimentConfig, plugin_name
 from flaxformer_lite.data import table
 from flaxformer_lite.data.corpus import Corpus, Records
 from flaxformer_lite.data.pipeline import Dataset, name_held_out, open_dataset
-from flaxformer_lite.data.stored_features import StoredFeatures
 from flaxformer_lite.files.read import escape_controls
 from flaxformer_lite.models import build_model
 from flaxformer_lite.objectives.tables.task import Labelled
@@ -262,10 +261,8 @@ def _cached_rows(data: Dataset) -> str:
     """Describes where the tokens of a table are cached."""
     folders = []
     for part in data.splits.values():
-        if part.store is not None and part.store.folder:
+        if part.store.folder:
             folders.append(str(part.store.folder))
-        elif isinstance(part.features, StoredFeatures):
-            folders.append(str(part.features.folder))
     if folders:
         return ", ".join(folders)
     size = f"{table.SMALL >> 20} MiB"
