@@ -210,36 +210,12 @@ class Dataset:
 
     def token_counts(self, examples: np.ndarray) -> np.ndarray:
         """Returns the number of tokens in each text of the given examples, [examples, texts]."""
-        if self.task.stored:
-            return self.records.text_lengths(examples, self.texts)
-        if self.texts == 1:
-            return self.records.sizes[examples, :1]
-        features = self.records.features
-        return np.asarray([self.task.token_counts(features[int(i)]) for i in examples])
+        return self.records.text_lengths(examples, self.texts)
 
     @functools.cached_property
     def texts(self) -> int:
         """The number of texts per example; 0 where the objective does not define its padding."""
-        if not self.objective.reads_tables:
-            return 0
-        records = self.records
-        if self.task.stored:
-            return self._texts()
-        texts = 0
-        for row in range(min(PROBED, len(records))):
-            counts = self.task.token_counts(records.features[row])
-            mask = self.example(row, 0, 0)["inputs"].get("attention_mask")
-            if not counts or mask is None or mask.size != len(counts) * records.length:
-                return 0
-            columns = np.arange(1, records.length + 1)
-            last = (mask.reshape(len(counts), -1) * columns).max(axis=1)
-            if (last > np.maximum(counts, 1)).any():
-                return 0
-            texts = len(counts)
-        return texts
-
-    def _texts(self) -> int:
-        if not self.task.ignores_padding:
+        if not self.objective.reads_tables or not self.task.ignores_padding:
             return 0
         length = self.records.length
         texts = 0
