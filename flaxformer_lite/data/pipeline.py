@@ -19,8 +19,8 @@ from flaxformer_lite.config.rules import DATASET
 from flaxformer_lite.data import table
 from flaxformer_lite.data.epochs import endless_finder
 from flaxformer_lite.data.hub_dataset import list_splits
-from flaxformer_lite.data.interleaving import tag_source
 from flaxformer_lite.data.labelled import fingerprint_rows, open_labelled
+from flaxformer_lite.data.mixing import tag_source
 from flaxformer_lite.data.mixture import Mixture, open_mixture
 from flaxformer_lite.data.padding import Buckets, Packer, columns_used, draw_batches, sides_of
 from flaxformer_lite.data.split import SPLITS
@@ -93,7 +93,7 @@ class Dataset:
     @property
     def held(self) -> int | None:
         """The number of examples in the whole training stream; None if it is endless."""
-        return self.mixture.interleaving.total if self.mixture else None
+        return self.mixture.mixing.total if self.mixture else None
 
     def batches(
         self,
