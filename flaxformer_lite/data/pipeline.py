@@ -17,11 +17,11 @@ import numpy as np
 from flaxformer_lite.config import ConfigError, ExperimentConfig, plugin_name
 from flaxformer_lite.config.rules import DATASET
 from flaxformer_lite.data import table
-from flaxformer_lite.data.epochs import endless_finder
 from flaxformer_lite.data.hub_dataset import list_splits
-from flaxformer_lite.data.interleaving import tag_source
 from flaxformer_lite.data.labelled import fingerprint_rows, open_labelled
+from flaxformer_lite.data.mixing import tag_source
 from flaxformer_lite.data.mixture import Mixture, open_mixture
+from flaxformer_lite.data.order import endless_finder
 from flaxformer_lite.data.padding import Buckets, Packer, columns_used, draw_batches, sides_of
 from flaxformer_lite.data.split import SPLITS
 from flaxformer_lite.data.text_examples import (
@@ -93,7 +93,7 @@ class Dataset:
     @property
     def held(self) -> int | None:
         """The number of examples in the whole training stream; None if it is endless."""
-        return self.mixture.interleaving.total if self.mixture else None
+        return self.mixture.mixing.total if self.mixture else None
 
     def batches(
         self,
@@ -112,7 +112,7 @@ class Dataset:
 
         Example p of the endless stream is a function of (seed, p), and row r of batch k is example
         k * batch_size + r, for any number of processes. Each epoch of a text is another packing of
-        it (data/epochs.py). The held-out split does not depend on the seed; its last batch is
+        it (data/order.py). The held-out split does not depend on the seed; its last batch is
         padded with examples of weight 0.
 
         Args:
