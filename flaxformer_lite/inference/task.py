@@ -145,7 +145,7 @@ def prepare_task(
     max_new = _most_new(s, width)
     longest = int(mask_BT.sum(axis=1).max())
     prompts.check_length(limit, "a prompt", longest, max_new)
-    if limit == prompts.LONGEST and longest > cfg.max_length and _is_rotary(model):
+    if limit == prompts.MAX_PROMPT_TOKENS and longest > cfg.max_length and _is_rotary(model):
         _warn_of_length(cfg.family, longest, cfg.max_length)
     prompt = prompts.align(ids_BT, mask_BT, pad, prompts.padded_length(cfg, width, limit))
     min_new = s.min_length - width if s.min_new_tokens is None else s.min_new_tokens
