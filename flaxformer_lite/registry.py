@@ -43,6 +43,8 @@ BASES = {  # the base class of each folder's plug-ins
     "mixers": "config.parts:MixerConfig",
     "feed_forwards": "config.parts:FeedForwardConfig",
     "adapters": "config.parts:AdapterConfig",
+    "models": "models.skeletons.family_model:FamilyModel",
+    "trackers": "runs.trackers.base:Tracker",
 }
 # Names in configs of earlier versions -> what they are called now.
 RENAMED = {("mixers", "attentive"): "recurrent_attention"}
@@ -54,6 +56,8 @@ TAKEN = {
     "trackers": "Tracker",
     "rewards": "score",
 }
+# How many arguments by position those of them that are functions take.
+ARGUMENTS = {"attentions": 4, "optimizers": 1, "rewards": 1}
 # The plug-ins outside the package that a file may name: all (True), none, or those of these names.
 Allowed = bool | Collection[str]
 
@@ -90,7 +94,7 @@ def resolve(folder: str, name: str) -> Any:
 
     Raises:
       ValueError: there is no such file, module or attribute; the message suggests the nearest name
-        and lists all.
+        and lists all. Or the attribute is not of the kind.
     """
     if not isinstance(name, str):
         raise ValueError(
@@ -98,6 +102,10 @@ def resolve(folder: str, name: str) -> Any:
         )
     if ":" in name:
         module, attribute = _outside(name)
+        if folder in ARGUMENTS:
+            _check_function(folder, name, attribute)
+        else:
+            _check_derived(folder, name, attribute)
         return types.SimpleNamespace(**vars(module) | {TAKEN[folder]: attribute})
     name = RENAMED.get((folder, name), name)
     modules = _modules(folder)
@@ -127,12 +135,7 @@ def resolve_class(folder: str, name: str) -> type:
         folder.
     """
     cls = _outside(name)[1] if ":" in name else _inside(folder, name)
-    base = base_of(folder)
-    if not (isinstance(cls, type) and issubclass(cls, base)):
-        raise ValueError(
-            f"{name!r} is not derived from {base.__module__}.{base.__name__}, the base of all"
-            f" {folder}."
-        )
+    _check_derived(folder, name, cls)
     if "__dataclass_params__" not in vars(cls):
         raise ValueError(
             f"{name!r} is not a dataclass; write @dataclass(frozen=True, kw_only=True) above it."
@@ -181,6 +184,28 @@ def code_of(cls: type) -> tuple[str, ...]:
     if ":" not in name_of(cls) or cls.__module__ == "__main__":  # a notebook has no file
         return ()
     return (hashlib.sha256(Path(inspect.getfile(cls)).read_bytes()).hexdigest()[:16],)
+
+
+def _check_derived(folder: str, name: str, cls: object) -> None:
+    base = base_of(folder)
+    if not (isinstance(cls, type) and issubclass(cls, base)):
+        raise ValueError(
+            f"{name!r} is not derived from {base.__module__}.{base.__name__}, the base of all"
+            f" {folder}."
+        )
+
+
+def _check_function(folder: str, name: str, function: Any) -> None:
+    count = ARGUMENTS[folder]
+    try:
+        inspect.signature(function).bind(*range(count))
+    except ValueError:  # some functions in C have no signature
+        return
+    except TypeError:
+        raise ValueError(
+            f"{name!r} does not take {count} argument{'s' * (count > 1)} by position, as the"
+            f" `{TAKEN[folder]}` of all {folder} does."
+        ) from None
 
 
 def did_you_mean(name: str, choices: list[str]) -> str:

@@ -34,6 +34,10 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # workers inherit this
     os.environ["HOME"] = tempfile.mkdtemp(prefix="flaxformer_lite-home-")
     atexit.register(shutil.rmtree, os.environ["HOME"], ignore_errors=True)
 
+from tests import axis_letters  # noqa: E402
+
+axis_letters.install()  # before the package is imported
+
 from flaxformer_lite.runtime import environment  # noqa: E402
 from tests.object_stores import bucket, gcs, s3  # noqa: E402, F401, fixtures
 

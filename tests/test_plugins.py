@@ -15,11 +15,13 @@ from flaxformer_lite.cli import command_line, current_folder
 from flaxformer_lite.config import (
     ConfigError,
     ExperimentConfig,
+    OptimizerConfig,
     from_config_dict,
     plugin_name,
     to_config_dict,
 )
 from flaxformer_lite.objectives.text.causal_lm import CausalLm
+from flaxformer_lite.training import optimizer
 from tests.examples import trials
 from tests.training import tiny_runs
 
@@ -176,10 +178,24 @@ def test_what_is_no_plugin_is_refused_by_the_flags_and_at_the_door(name, message
         ("family", "own_parts:Nine", "own_parts has no .*; did you mean"),
         ("attention", "own_parts:attent", "own_parts has no .*; did you mean"),
         ("position.name", "own_parts:Warm", "is not derived from"),
+        ("family", "own_parts:Warm", "is not derived from .*FamilyModel"),
+        ("attention", "json:loads", "does not take 4 arguments by position, as the `attend`"),
     ],
 )
-def test_no_such_part_of_a_model(field, name, message, capsys):
+def test_what_is_no_part_of_a_model(field, name, message, capsys):
     with pytest.raises((ConfigError, SystemExit)) as ended:
         build(**{f"model.{field}": name})
     said = f"{ended.value}{capsys.readouterr().err}"
     assert re.search(rf"model.{field}.*'{name}'.*{message}", said)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("json:loads", "optimizer.name='json:loads': raised TypeError: the JSON object must"),
+        ("builtins:repr", "optimizer.name='builtins:repr': returned a str; must return an optax"),
+    ],
+)
+def test_what_makes_no_optimizer(name, message):
+    with pytest.raises(ConfigError, match=message):
+        optimizer.build(OptimizerConfig(name=name), 1)

@@ -20,7 +20,6 @@ from flaxformer_lite.cli.tables import make_console
 from flaxformer_lite.config import ExperimentConfig, plugin_name
 from flaxformer_lite.data import table
 from flaxformer_lite.data.pipeline import Dataset, name_held_out, open_dataset
-from flaxformer_lite.data.stored_features import StoredFeatures
 from flaxformer_lite.data.text_examples import Corpus
 from flaxformer_lite.data.text_records import Records
 from flaxformer_lite.files.read import escape_controls
@@ -261,10 +260,8 @@ def _cached_rows(data: Dataset) -> str:
     """Describes where the tokens of a table are cached."""
     folders = []
     for part in data.splits.values():
-        if part.store is not None and part.store.folder:
+        if part.store.folder:
             folders.append(str(part.store.folder))
-        elif isinstance(part.features, StoredFeatures):
-            folders.append(str(part.features.folder))
     if folders:
         return ", ".join(folders)
     size = f"{table.SMALL >> 20} MiB"

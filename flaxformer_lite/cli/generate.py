@@ -10,6 +10,7 @@ from flaxformer_lite.cli.open_model import (
     Opened,
     open_named_model,
     print_notice,
+    print_warnings,
 )
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json
@@ -67,10 +68,11 @@ def run(args: argparse.Namespace) -> None:
     if args.stop:
         options["stop_strings"] = tuple(args.stop)
         options["tokenizer"] = opened.tokenizer
-    if args.stream:
-        _stream(opened, prompts, options)
-    else:
-        _print(opened, prompts, options)
+    with print_warnings():
+        if args.stream:
+            _stream(opened, prompts, options)
+        else:
+            _print(opened, prompts, options)
 
 
 def _open_draft(args: argparse.Namespace, opened: Opened) -> tuple[nn.Module, Params]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.data.encoded_rows import LabelledRecords, encode_rows
-from flaxformer_lite.data.interleaving import tag_source
+from flaxformer_lite.data.mixing import tag_source
 from flaxformer_lite.data.open_tokenizer import open_tokenizer
 from flaxformer_lite.data.table import Table
 from flaxformer_lite.data.text_records import Records

@@ -1,4 +1,4 @@
-"""The rows of a table encoded as the examples of a task, in memory or in cached files."""
+"""The rows of a table encoded as the records of a task, in memory or in cached files."""
 
 import bisect
 import contextlib
@@ -7,7 +7,6 @@ import hashlib
 import inspect
 import itertools
 import json
-import operator
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, field, replace
@@ -29,14 +28,12 @@ from flaxformer_lite.data.store import (
     build_store,
     open_store,
 )
-from flaxformer_lite.data.stored_features import FeatureWriter, StoredFeatures
 from flaxformer_lite.data.table import Table
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.row_plans import RowPlan, share_rows
 from flaxformer_lite.objectives.rows import Record, StoredColumn
 from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.runtime import progress
-from flaxformer_lite.storage import content_cache
 from flaxformer_lite.text import conversations
 from flaxformer_lite.text.special_tokens import Frame, Spans
 from flaxformer_lite.text.tokenizer import Tokenizer
@@ -48,13 +45,12 @@ PART_ROWS = 1 << 18  # rows of a large table that one process encodes at a time
 # What a store has beside the columns of a task: the number of the table row of each record, and of
 # the tokens that it has lost.
 KEPT = {"row": StoredColumn("int64", ()), "cut": StoredColumn("int32", ())}
+COUNTED = ("cut", "dropped", "untaught")  # see LabelledRecords
 HASH_BYTES = 8  # of the keys of texts
-CHUNK = 1 << 12  # rows of a large table encoded at a time
 TRIED = 64  # rows that are tried with greater lengths, where none fits
 DOUBLINGS = 16  # of the length
-DIGEST = 16  # bytes that stand for a text
 NO_FILE = ("abc", "builtins", "typing", "__main__")  # modules of base classes that are not hashed
-SOURCES = ("data", "objectives", "text")  # what the features of rows depend on
+SOURCES = ("data", "objectives", "text")  # what the records of rows depend on
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +58,11 @@ class Encoder:
     """What a task encodes rows with.
 
     Attributes:
+      tokenizer: gives the special ids, too.
+      frame: the special tokens around texts.
+      length: most tokens of an example.
+      target_length: of its decoder side, or 0.
+      skeleton: the model's.
       rows: all rows of the table, by role.
       variables: of chat templates.
       known: what `has` remembers.
@@ -112,56 +113,54 @@ class Encoder:
 
 @dataclass(frozen=True, eq=False)
 class LabelledRecords:
-    """The examples of a table's rows; a row may have several (a long context in strides) or none.
+    """The records of a table's rows, and the examples that are made of them.
 
-    Those of a large table are mapped from files: its rows, features, sizes and row_of are indexed
-    alike.
+    A row may have several records (a long context in strides) or none. An example is a record, or
+    in training as many neighbors as share a row.
+
+    Attributes:
+      tokenizer, frame, length, target_length, skeleton, variables, rows: as in `Encoder`.
+      table: as it was read.
+      store: the records. Its counts are "cut", the records that lost tokens, as they were too long;
+        "dropped", the rows without a record; "untaught", the records from which nothing is learned.
+      names: the columns that the task has declared.
+      sizes: [examples, 1 or 2] int32, the tokens of each, and of its decoder side if it has one.
+      joined: [examples + 1], where examples share rows: example i has the records joined[i] to
+        joined[i + 1] - 1.
+      reference: [examples, ...] predictions of the starting weights, if the task needs them.
     """
 
-    tokenizer: Tokenizer  # gives the special ids
-    frame: Frame  # the special tokens around texts
-    length: int  # tokens of an example
-    target_length: int  # of its decoder side, or 0
-    table: Table  # as it was read
-    rows: Sequence[RoleRow]  # its values by role
-    # one per example, made of its row by the task
-    features: Sequence[Any] = field(default_factory=list)
-    # [examples, ...] predictions of the starting weights, if the task needs them
-    reference: np.ndarray | None = None
-    # [examples]; empty where rows share one
-    row_of: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    skeleton: str = "encoder"  # the model's
-    # [examples, 1 or 2] tokens of each, and of its decoder side if it has one
+    tokenizer: Tokenizer
+    frame: Frame
+    length: int
+    target_length: int
+    skeleton: str
+    variables: Json
+    table: Table
+    rows: Sequence[RoleRow]
+    store: TokenStore
+    names: tuple[str, ...]
     sizes: np.ndarray = field(default_factory=lambda: np.zeros((0, 1), np.int32))
-    cut: int = 0  # examples that lost tokens, as they were too long
-    dropped: int = 0  # rows without an example
-    untaught: int = 0  # examples from which nothing is learned
-    first: int = 0  # the number of the first row that `encode` gets
-    variables: Json = field(default_factory=dict)  # of chat templates
-    known: dict[str, Any] = field(default_factory=dict)  # what `has` and `number` remember
-    store: TokenStore | None = None
-    names: tuple[str, ...] = ()  # of the columns that the task has declared
-    # where examples share rows: example i has the records joined[i] .. joined[i + 1] - 1
     joined: np.ndarray | None = None
+    reference: np.ndarray | None = None
 
     def __len__(self) -> int:
         if self.joined is not None:
             return len(self.joined) - 1
-        return len(self.features) if self.store is None else len(self.store)
+        return len(self.store)
+
+    @property
+    def row_of(self) -> np.ndarray:
+        """The number of the table row of each record, [records] int64."""
+        return self.column("row")
 
     def record(self, example: int) -> Record:
         """Returns the record of an example, or the first of several."""
-        return self._read(example if self.joined is None else int(self.joined[example]))
+        return self._read(self._records_of(example)[0])
 
     def pieces(self, example: int) -> list[Record]:
         """Returns all records of an example."""
         return list(map(self._read, self._records_of(example)))
-
-    def tokens_cut(self, example: int) -> list[int]:
-        """Returns the number of tokens that each record of an example has lost."""
-        if self.store is None:
-            return tokens_cut(self.features[example])
-        return self.column("cut")[self._records_of(example)].tolist()
 
     def table_row(self, example: int) -> tuple[RoleRow, int]:
         """Returns the row of an example's first record by role, and its number from 0."""
@@ -170,7 +169,15 @@ class LabelledRecords:
 
     def rows_of(self, example: int) -> list[int]:
         """Returns the numbers of the table rows that an example is made from."""
-        return self.column("row")[self._records_of(example)].tolist()
+        return self.row_of[self._records_of(example)].tolist()
+
+    def tokens_cut(self, example: int) -> list[int]:
+        """Returns the number of tokens that each record of an example has lost."""
+        return self.column("cut")[self._records_of(example)].tolist()
+
+    def column(self, name: str) -> np.ndarray:
+        """Returns the entries of all records in a column, [records, *shape] or [total]."""
+        return self.store.values(name)
 
     def lengths(self, name: str) -> np.ndarray:
         """Returns the lengths of all records' entries in a column, [records] int32."""
@@ -191,62 +198,21 @@ class LabelledRecords:
         is_text = place < offsets[examples + 1][:, None]
         return np.where(is_text, values[np.minimum(place, len(values) - 1)], 1)
 
+    def join_neighbors(self) -> "LabelledRecords":
+        """Returns the records with neighbors joined into one example while they fit."""
+        count = np.arange(len(self.store) + 1)
+        plan = RowPlan(count[:-1], np.ones(len(self.store), np.int32), count[:-1], count)
+        budgets = (self.length, self.target_length)[: self.sizes.shape[1]]
+        first = share_rows(plan, self.sizes.astype(np.int64), budgets).first
+        return replace(self, joined=first, sizes=np.add.reduceat(self.sizes, first[:-1]))
+
     def _records_of(self, example: int) -> range:
         if self.joined is None:
-            return range(example, example + 1)
+            return range(len(self.store))[example : example + 1]
         return range(int(self.joined[example]), int(self.joined[example + 1]))
 
     def _read(self, record: int) -> Record:
         return {name: self.store.entry(record, name) for name in self.names}
-
-    def column(self, *place: Any) -> np.ndarray:
-        """Returns the number or array at a path in the features, stacked over all examples."""
-        if self.store is not None:
-            return self.store.values(place[0])
-        if isinstance(self.features, StoredFeatures):
-            return self.features.column(*place)
-        picked = []
-        for feature in self.features:
-            picked.append(functools.reduce(operator.getitem, place, feature))
-        return np.stack(picked)
-
-    def token_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Tokenizes texts without special tokens."""
-        batches = map(self.tokenizer.encode_batch, _batches(texts))
-        return list(itertools.chain.from_iterable(batches))
-
-    def spans(self, texts: Sequence[str]) -> list[Spans]:
-        """Tokenizes texts like `token_ids`, with the characters that each token stands for."""
-        batches = map(self.tokenizer.encode_spans, _batches(texts))
-        return list(itertools.chain.from_iterable(batches))
-
-    def conversations(
-        self, template: str, chats: Sequence[Json], learn: str
-    ) -> list[conversations.Conversation]:
-        """Tokenizes conversations by a chat template, with the tokens of answers marked.
-
-        See text/conversations.py.
-        """
-        return conversations.encode(
-            self.tokenizer, template, [self.variables | chat for chat in chats], learn=learn
-        )
-
-    def has(self, role: str) -> bool:
-        """Returns whether any row has a value for this role."""
-        if role not in self.known:
-            has_column = not isinstance(self.rows, RoleRows) or self.rows.names[role] is not None
-            self.known[role] = has_column and any(row[role] is not None for row in self.rows)
-        return self.known[role]
-
-    def number(self, texts: Sequence[str]) -> list[int]:
-        """Numbers texts by first occurrence in the table; equal texts have the same number."""
-        # A key that no role has, as `has` keeps its answers here too.
-        seen = self.known.setdefault("\0texts", {})
-        numbers = []
-        for text in texts:
-            digest = hashlib.blake2b(text.encode(), digest_size=DIGEST).digest()
-            numbers.append(seen.setdefault(digest, len(seen)))
-        return numbers
 
 
 def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
@@ -265,96 +231,85 @@ def encode_rows(
     *,
     root: str = "",
 ) -> LabelledRecords:
-    """Tokenizes rows into the task's examples.
+    """Tokenizes rows into the task's records.
 
-    The examples of a memory-mapped table are cached under `root`.
+    Those of a memory-mapped table are cached under `root`.
+
+    Raises:
+      ConfigError: a row cannot be encoded, or none has a record; or the task does not declare what
+        `encode` returns.
     """
+    _check_declared(objective)
     length, target_length = objective.lengths(cfg.length, cfg.target_length)
     frame = chosen.frame(skeleton)
     if types < 2:
         frame = replace(frame, second_type=0)
-    reader = LabelledRecords(chosen, frame, length, target_length, read, rows, skeleton=skeleton)
-    reader = replace(reader, variables=json.loads(cfg.chat.variables or "{}"))
-    if objective.stored:
-        records = _stored_records(objective, reader, root)
-        if not len(records):
-            raise _nothing_fits(objective, cfg, reader)
-        return records
-    records = None
-    if root and read.is_stored and is_cacheable(objective):
-        with contextlib.suppress(stored.Unstorable):
-            records = _encoded_in_files(objective, reader, root)
-    if records is None:
-        records = _encoded(objective, reader, slice(None))
-    if not len(records):
-        raise _nothing_fits(objective, cfg, reader)
-    return records
-
-
-def _nothing_fits(objective: Task, cfg: DataConfig, reader: LabelledRecords) -> ConfigError:
-    return ConfigError(
-        f"{reader.table.where}: none of the {len(reader.rows):,} rows taken from it to train on or"
-        f" to hold out fits into an example; raise data.length={cfg.length}"
-        f"{_sufficient_length(objective, cfg, reader)}."
-    )
-
-
-def _stored_records(objective: Task, reader: LabelledRecords, root: str) -> LabelledRecords:
-    """Encodes rows into a store, in files or in memory, or maps the one of the cache."""
-    encoder = Encoder(
-        reader.tokenizer,
-        reader.frame,
-        reader.length,
-        reader.target_length,
-        reader.skeleton,
-        reader.rows,
-        reader.variables,
-    )
-    total = len(reader.rows)
-    parts = []
-    for first in range(0, total, PART_ROWS):
-        rows = range(first, min(first + PART_ROWS, total))
-        write = functools.partial(_write_records, objective, encoder, reader.table, rows)
-        parts.append(Part(f"{first}", write))
+    variables = json.loads(cfg.chat.variables or "{}")
+    encoder = Encoder(chosen, frame, length, target_length, skeleton, rows, variables)
     columns = {**objective.stored, **KEPT}
-    vocab_size = reader.tokenizer.vocab_size
-    if root and reader.table.is_stored and is_cacheable(objective):
-        made_from = [FORMAT, *_made_from(objective, reader)]
-        name = f"store-{digest_of(made_from)}"
-        store = open_store(root, name, columns, parts, vocab_size)
+    parts = []
+    for first in range(0, len(rows), PART_ROWS):
+        part = range(first, min(first + PART_ROWS, len(rows)))
+        write = functools.partial(_write_records, objective, encoder, read, part)
+        parts.append(Part(str(first), write))
+    if root and read.is_stored and is_cacheable(objective):
+        name = f"store-{digest_of(_made_from(objective, encoder, read))}"
+        store = open_store(root, name, columns, parts, chosen.vocab_size)
     else:
-        store = build_store(columns, parts, vocab_size)
-    records = replace(
-        reader,
-        store=store,
-        names=tuple(objective.stored),
-        cut=store.counts.get("cut", 0),
-        dropped=store.counts.get("dropped", 0),
-        untaught=store.counts.get("untaught", 0),
-        row_of=store.values("row"),
+        store = build_store(columns, parts, chosen.vocab_size)
+    if not len(store):
+        raise ConfigError(
+            f"{read.where}: none of the {len(rows):,} rows taken from it to train on or to hold"
+            f" out fits into an example; raise data.length={cfg.length}"
+            f"{_sufficient_length(objective, cfg, encoder)}."
+        )
+    records = LabelledRecords(
+        chosen,
+        frame,
+        length,
+        target_length,
+        skeleton,
+        variables,
+        read,
+        rows,
+        store,
+        tuple(objective.stored),
     )
     return replace(records, sizes=objective.count_tokens(records))
+
+
+def _check_declared(objective: Task) -> None:
+    if not objective.stored:
+        raise ConfigError(
+            f"{plugin_name(objective)}: declares no stored columns for what `encode` returns; add"
+            " `stored`, as docs/fine-tuning.md shows."
+        )
+    taken = sorted(KEPT.keys() & objective.stored.keys())
+    if taken:
+        raise ConfigError(
+            f"{plugin_name(objective)}.stored: {taken[0]!r} is a column that each store has; rename"
+            " it."
+        )
 
 
 def _write_records(
     objective: Task, encoder: Encoder, read: Table, rows: range, writer: StoreWriter
 ) -> None:
+    for name in COUNTED:
+        writer.count(name, 0)
     with progress.count_progress("tokenizing rows", len(rows)) as advance:
         for first, batch in _batches_of_rows(encoder.rows, rows):
             with row_errors(read, first):
                 made = objective.encode(batch, encoder)
             records = []
-            for row, examples in zip(range(first, first + len(batch)), made, strict=True):
-                if not examples:
-                    writer.count("dropped")
-                for example in examples:
-                    record = {"cut": 0, **example, "row": row}
+            for row, of_row in zip(range(first, first + len(batch)), made, strict=True):
+                writer.count("dropped", not of_row)
+                for encoded in of_row:
+                    record = {"cut": 0, **encoded, "row": row}
+                    writer.count("cut", bool(record["cut"]))
+                    writer.count("untaught", not objective.teaches(record))
                     records.append(record)
-                    if record["cut"]:
-                        writer.count("cut")
-                    if not objective.teaches(record):
-                        writer.count("untaught")
-            # Those of a split of the table, which is a store of its own.
+            # Each split of a table is a store of its own.
             writer.append("train", records)
             advance(len(batch))
 
@@ -362,7 +317,7 @@ def _write_records(
 def _batches_of_rows(
     rows: Sequence[RoleRow], chosen: range
 ) -> Iterator[tuple[int, Sequence[RoleRow]]]:
-    """Yields rows as a task encodes them at a time, each time with the number of the first."""
+    """Yields the rows that a task encodes at a time, with the number of the first."""
     step = MAX_ROWS
     if isinstance(rows, stored.LazyRows):
         step = min(step, rows.chunk)
@@ -380,23 +335,32 @@ def _batches_of_rows(
         yield first + begin, batch[begin:]
 
 
-def join_neighbors(records: LabelledRecords) -> LabelledRecords:
-    """Joins neighboring records into one example while they fit."""
-    count = np.arange(len(records) + 1)
-    plan = RowPlan(count[:-1], np.ones(len(records), np.int32), count[:-1], count)
-    budgets = (records.length, records.target_length)[: records.sizes.shape[1]]
-    first = share_rows(plan, records.sizes.astype(np.int64), budgets).first
-    return replace(records, joined=first, sizes=np.add.reduceat(records.sizes, first[:-1]))
+def _made_from(objective: Task, encoder: Encoder, read: Table) -> list[Any]:
+    """Returns what the content of a store depends on."""
+    parts = [
+        FORMAT,
+        *read.identity,
+        encoder.rows.names if isinstance(encoder.rows, RoleRows) else "",
+        encoder.length,
+        encoder.target_length,
+        encoder.skeleton,
+        encoder.tokenizer.fingerprint,
+        astuple(encoder.frame),
+        *made_by(objective),
+    ]
+    if encoder.variables:
+        parts.append(json.dumps(encoder.variables))
+    return parts
 
 
-def _sufficient_length(objective: Task, cfg: DataConfig, reader: LabelledRecords) -> str:
+def _sufficient_length(objective: Task, cfg: DataConfig, encoder: Encoder) -> str:
     """Returns a hint with the least data.length at which one of the first rows fits."""
-    rows = reader.rows[:TRIED]
+    rows = encoder.rows[:TRIED]
 
     def fits(length: int) -> bool:
         sizes = objective.lengths(length, cfg.target_length)
-        longer = replace(reader, length=sizes[0], target_length=sizes[1])
-        return any(objective.encode(rows, longer))  # type: ignore[arg-type]
+        longer = replace(encoder, length=sizes[0], target_length=sizes[1])
+        return any(objective.encode(rows, longer))
 
     powers = (cfg.length << power for power in range(1, DOUBLINGS))
     most = next(filter(fits, powers), None)
@@ -406,101 +370,8 @@ def _sufficient_length(objective: Task, cfg: DataConfig, reader: LabelledRecords
     return f" to {least} or more"
 
 
-def _encoded(objective: Task, reader: LabelledRecords, rows: slice) -> LabelledRecords:
-    """Encodes some of the rows in memory."""
-    first, stop, _ = rows.indices(len(reader.rows))
-    with row_errors(reader.table, first):
-        made = objective.encode(reader.rows[rows], replace(reader, first=first))
-    features = list(itertools.chain.from_iterable(made))
-    return replace(
-        reader,
-        features=features,
-        row_of=np.repeat(np.arange(first, stop), list(map(len, made))),
-        sizes=_sizes(objective, features),
-        cut=sum(any(tokens_cut(feature)) for feature in features),
-        dropped=sum(not examples for examples in made),
-        untaught=sum(not objective.teaches(feature) for feature in features),
-    )
-
-
-def _encoded_in_files(objective: Task, reader: LabelledRecords, root: str) -> LabelledRecords:
-    """Encodes rows in chunks into files, or reads these from the cache."""
-    total = len(reader.rows)
-    step = max(1, total)
-    if _is_chunked(objective) and isinstance(reader.rows, stored.LazyRows):
-        step = min(CHUNK, reader.rows.chunk)
-
-    def write(folder: Path) -> None:
-        counts = {"cut": 0, "dropped": 0, "untaught": 0}
-        with (
-            (folder / "row_of").open("wb") as row_of,
-            (folder / "sizes").open("wb") as sizes,
-            FeatureWriter(folder) as features,
-            progress.count_progress("tokenizing rows", total) as advance,
-        ):
-            for first in range(0, total, step):
-                part = _encoded(objective, reader, slice(first, first + step))
-                row_of.write(part.row_of.tobytes())
-                sizes.write(part.sizes.tobytes())
-                features.add(part.features)
-                counts["cut"] += part.cut
-                counts["dropped"] += part.dropped
-                counts["untaught"] += part.untaught
-                advance(min(step, total - first))
-        (folder / "encoded.json").write_text(json.dumps(counts))
-
-    parts = _made_from(objective, reader)
-    folder = content_cache.folder(root, f"examples-{digest_of(parts)}", write)
-    features = StoredFeatures(folder)
-    sizes = stored.map_numbers(folder / "sizes", np.int32)
-    return replace(
-        reader,
-        features=features,
-        row_of=stored.map_numbers(folder / "row_of", np.int64),
-        sizes=sizes.reshape(len(features), -1) if len(features) else reader.sizes,
-        **json.loads((folder / "encoded.json").read_text()),
-    )
-
-
-def _made_from(objective: Task, reader: LabelledRecords) -> list[Any]:
-    """Returns what the content of a store depends on."""
-    parts = [
-        *reader.table.identity,
-        reader.rows.names if isinstance(reader.rows, RoleRows) else "",
-        reader.length,
-        reader.target_length,
-        reader.skeleton,
-        reader.tokenizer.fingerprint,
-        astuple(reader.frame),
-        *made_by(objective),
-    ]
-    if reader.variables:
-        parts.append(json.dumps(reader.variables))
-    return parts
-
-
-def _sizes(objective: Task, features: Sequence[Any]) -> np.ndarray:
-    sizes = [objective.tokens(feature) for feature in features]
-    if not sizes:
-        return np.zeros((0, 1), np.int32)
-    return np.asarray(sizes, np.int32)
-
-
-def tokens_cut(feature: Any) -> list[int]:
-    """Returns the number of tokens that a feature, or each of its parts, has lost."""
-    if hasattr(feature, "cut"):
-        return [feature.cut]
-    return [getattr(part, "cut", 0) for part in feature]
-
-
-def _is_chunked(objective: Task) -> bool:
-    """Returns whether the class that defines `encode` declares that it accepts chunks of rows."""
-    definer = next(cls for cls in type(objective).__mro__ if "encode" in vars(cls))
-    return "chunked" in vars(definer) and bool(objective.chunked)
-
-
 def is_cacheable(objective: Task) -> bool:
-    """Returns whether the features of a task may be cached.
+    """Returns whether the records of a task may be cached.
 
     Those of a class defined in a notebook may not, because its code can change unseen.
     """
@@ -508,7 +379,7 @@ def is_cacheable(objective: Task) -> bool:
 
 
 def made_by(objective: Task) -> list[str]:
-    """Returns what the features of a row depend on besides the row: the task's fields and code."""
+    """Returns what the records of a row depend on besides the row: the task's fields and code."""
     digest = hashlib.sha256(_code().encode())
     for cls in type(objective).__mro__:
         package, _, place = cls.__module__.partition(".")
@@ -520,7 +391,7 @@ def made_by(objective: Task) -> list[str]:
 
 @functools.cache
 def _code() -> str:
-    """Hashes the files of this package that the features of a row depend on."""
+    """Hashes the files of this package that the records of a row depend on."""
     package = Path(registry.__file__).parent
     digest = hashlib.sha256()
     for folder in SOURCES:

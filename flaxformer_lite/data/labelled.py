@@ -26,7 +26,6 @@ from flaxformer_lite.data.encoded_rows import (
     LabelledRecords,
     encode_rows,
     is_cacheable,
-    join_neighbors,
     made_by,
     row_errors,
 )
@@ -92,23 +91,11 @@ def open_labelled(
     described = _described(objective, cfg, names, records)
     described += [("warning", remark) for remark in remarks]
     train = records["train"]
-    if objective.stored:
-        if objective.packed:
-            records["train"] = join_neighbors(train)
-            counts = f"{len(train):,} training examples in {len(records['train']):,}"
-            if len(records["train"]) < len(train):
-                described.append(("packed", counts))
-        return objective, records, described
-    joined = objective.join(train.features, train)
-    if len(joined) < len(train):
-        described.append(("packed", f"{len(train):,} training examples in {len(joined):,}"))
-        first = getattr(joined, "first", None)
-        if first is None:
-            sizes = np.asarray([objective.tokens(feature) for feature in joined])
-        else:
-            sizes = np.add.reduceat(train.sizes, first[:-1])
-        row_of = np.zeros(0, np.int64)
-        records["train"] = replace(train, features=joined, row_of=row_of, sizes=sizes)
+    if objective.packed:
+        joined = train.join_neighbors()
+        if len(joined) < len(train):
+            described.append(("packed", f"{len(train):,} training examples in {len(joined):,}"))
+            records["train"] = joined
     return objective, records, described
 
 
@@ -293,11 +280,12 @@ def _untaught(objective: Task, parts: Collection[LabelledRecords]) -> list[str]:
     """Describes examples from which nothing is learned; rejects a table that has no others."""
     remarks = []
     for part in parts:
-        if part.untaught:
+        untaught = part.store.counts["untaught"]
+        if untaught:
             why = objective.explain_untaught(itertools.islice(part.rows, EXPLAINED))
-            count = sum(records.untaught for records in parts)
+            count = sum(records.store.counts["untaught"] for records in parts)
             remarks = [f"nothing is learned from {count:,} rows: {why}"]
-        if part.untaught == len(part):
+        if untaught == len(part):
             raise ConfigError(f"{part.table.where}: nothing is learned from any row: {why}.")
     return remarks
 
@@ -324,11 +312,11 @@ def _described(
     read = f"{cfg.path}: {len(train.rows):,} rows, {len(train):,} examples; columns {columns}"
     held_out = f"{held_from}: {len(held.rows):,} rows, {len(held):,} examples"
     described = [("data", read), ("held out", held_out)]
-    dropped = sum(part.dropped for part in records.values())
-    cut = sum(part.cut for part in records.values())
+    dropped = sum(part.store.counts["dropped"] for part in records.values())
+    cut = sum(part.store.counts["cut"] for part in records.values())
     if cut or dropped:
         text = f"{cut:,} examples cut at data.length={cfg.length} tokens, {dropped:,} rows dropped"
-        if train.dropped:
+        if train.store.counts["dropped"]:
             text += f" (to train on: {_dropped_rows(train)})"
         described.append(("notice", text))
     labels = objective.class_names

@@ -19,12 +19,12 @@ import numpy as np
 
 from flaxformer_lite.config import ConfigError, DataConfig, ExperimentConfig
 from flaxformer_lite.config.mixture import SourceConfig, read_changes
-from flaxformer_lite.data.interleaving import LEAST_SHARE, Interleaving, Stage
+from flaxformer_lite.data.mixing import LEAST_SHARE, Mixing, Stage
 from flaxformer_lite.data.text_examples import TextRows, open_text_rows, read_text, shared_tokenizer
 from flaxformer_lite.data.text_records import ConcatRecords, Records
 
-# The rule of interleaving.py: a run begun with another would not go on with the same batches.
-RULE = "counts of blocks by largest remainders"
+# The rule of mixing.py: a run begun with another would not go on with the same batches.
+RULE = "a tree of two-way choices"
 STAIRS = 100  # most steps by which a linear change of a weight is approximated
 
 
@@ -33,7 +33,7 @@ class Mixture:
     """The sources of a mixture, and the assignment of training rows to them."""
 
     sources: Mapping[str, TextRows]
-    interleaving: Interleaving
+    mixing: Mixing
     run_rows: int  # rows that the whole run reads
 
     def finder(self, seed: int) -> Callable[[int], tuple[Records, int]]:
@@ -49,7 +49,7 @@ class Mixture:
             finders.append(rows.finder((seed + zlib.crc32(name.encode())) % 2**32))
 
         def find(position: int) -> tuple[Records, int]:
-            source, number = self.interleaving.find(position)
+            source, number = self.mixing.find(position)
             return finders[source](number)
 
         return find
@@ -71,8 +71,8 @@ class Mixture:
     @functools.cached_property
     def described(self) -> tuple[tuple[str, str], ...]:
         """Descriptions of the sources for the banner of a run, as (name, text)."""
-        shares = self.interleaving.shares(0)
-        counts = self.interleaving.counts(self.run_rows)
+        shares = self.mixing.shares(0)
+        counts = self.mixing.counts(self.run_rows)
         held = self.splits["eval"]
         examples = len(self.splits["train"])
         data = f"a mixture of {len(self.sources)} sources; {examples:,} examples"
@@ -92,7 +92,7 @@ class Mixture:
         Any prefix of it therefore has as many rows of each source, as long as they last.
         """
         stage = Stage(0, (1.0,) * len(records.parts))
-        turns = Interleaving([stage], list(map(len, records.parts)))
+        turns = Mixing([stage], list(map(len, records.parts)))
         orders = [np.random.default_rng(0).permutation(len(part)) for part in records.parts]
         rows = []
         for row in range(len(records)):
@@ -134,14 +134,14 @@ def open_mixture(cfg: ExperimentConfig) -> Mixture:
         if source.epochs:
             limit = sources[name].rows_of(source.epochs)
         limits.append(limit)
-    interleaving = Interleaving(_stages(cfg, sources), limits)
+    mixing = Mixing(_stages(cfg, sources), limits)
     size = sum(len(text.splits["train"]) for text in sources.values())
     train = cfg.train
     run_rows = math.ceil(train.epochs * size) or train.steps * train.batch_size
-    mixture = Mixture(sources, interleaving, run_rows)
+    mixture = Mixture(sources, mixing, run_rows)
     _check_shares(data, mixture)
     _check_length(cfg, mixture)
-    for rows, count in zip(sources.values(), interleaving.counts(mixture.run_rows), strict=True):
+    for rows, count in zip(sources.values(), mixing.counts(mixture.run_rows), strict=True):
         rows.prepare(count / len(rows.splits["train"]))
     return mixture
 
@@ -216,7 +216,7 @@ def _stages(cfg: ExperimentConfig, sources: Mapping[str, TextRows]) -> list[Stag
 
 
 def _check_shares(data: DataConfig, mixture: Mixture) -> None:
-    for name, largest in zip(mixture.sources, mixture.interleaving.largest_shares, strict=True):
+    for name, largest in zip(mixture.sources, mixture.mixing.largest_shares, strict=True):
         if not largest:
             raise ConfigError(
                 f"data.mixture.{name}.weight={data.mixture[name].weight:g}: is less than 1 of"
@@ -228,7 +228,7 @@ def _check_shares(data: DataConfig, mixture: Mixture) -> None:
 def _check_length(cfg: ExperimentConfig, mixture: Mixture) -> None:
     """Rejects a run that is longer than the mixture."""
     train = cfg.train
-    total = mixture.interleaving.total
+    total = mixture.mixing.total
     if total is not None and total < train.batch_size:
         raise ConfigError(
             f"train.batch_size={train.batch_size}: the mixture holds {total:,} rows; lower it, or"

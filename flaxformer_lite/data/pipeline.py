@@ -17,11 +17,11 @@ import numpy as np
 from flaxformer_lite.config import ConfigError, ExperimentConfig, plugin_name
 from flaxformer_lite.config.rules import DATASET
 from flaxformer_lite.data import table
-from flaxformer_lite.data.epochs import endless_finder
 from flaxformer_lite.data.hub_dataset import list_splits
-from flaxformer_lite.data.interleaving import tag_source
 from flaxformer_lite.data.labelled import fingerprint_rows, open_labelled
+from flaxformer_lite.data.mixing import tag_source
 from flaxformer_lite.data.mixture import Mixture, open_mixture
+from flaxformer_lite.data.order import endless_finder
 from flaxformer_lite.data.padding import Buckets, Packer, columns_used, draw_batches, sides_of
 from flaxformer_lite.data.split import SPLITS
 from flaxformer_lite.data.text_examples import (
@@ -93,7 +93,7 @@ class Dataset:
     @property
     def held(self) -> int | None:
         """The number of examples in the whole training stream; None if it is endless."""
-        return self.mixture.interleaving.total if self.mixture else None
+        return self.mixture.mixing.total if self.mixture else None
 
     def batches(
         self,
@@ -112,7 +112,7 @@ class Dataset:
 
         Example p of the endless stream is a function of (seed, p), and row r of batch k is example
         k * batch_size + r, for any number of processes. Each epoch of a text is another packing of
-        it (data/epochs.py). The held-out split does not depend on the seed; its last batch is
+        it (data/order.py). The held-out split does not depend on the seed; its last batch is
         padded with examples of weight 0.
 
         Args:
@@ -210,36 +210,12 @@ class Dataset:
 
     def token_counts(self, examples: np.ndarray) -> np.ndarray:
         """Returns the number of tokens in each text of the given examples, [examples, texts]."""
-        if self.task.stored:
-            return self.records.text_lengths(examples, self.texts)
-        if self.texts == 1:
-            return self.records.sizes[examples, :1]
-        features = self.records.features
-        return np.asarray([self.task.token_counts(features[int(i)]) for i in examples])
+        return self.records.text_lengths(examples, self.texts)
 
     @functools.cached_property
     def texts(self) -> int:
         """The number of texts per example; 0 where the objective does not define its padding."""
-        if not self.objective.reads_tables:
-            return 0
-        records = self.records
-        if self.task.stored:
-            return self._texts()
-        texts = 0
-        for row in range(min(PROBED, len(records))):
-            counts = self.task.token_counts(records.features[row])
-            mask = self.example(row, 0, 0)["inputs"].get("attention_mask")
-            if not counts or mask is None or mask.size != len(counts) * records.length:
-                return 0
-            columns = np.arange(1, records.length + 1)
-            last = (mask.reshape(len(counts), -1) * columns).max(axis=1)
-            if (last > np.maximum(counts, 1)).any():
-                return 0
-            texts = len(counts)
-        return texts
-
-    def _texts(self) -> int:
-        if not self.task.ignores_padding:
+        if not self.objective.reads_tables or not self.task.ignores_padding:
             return 0
         length = self.records.length
         texts = 0

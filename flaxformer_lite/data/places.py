@@ -167,7 +167,7 @@ class TablePlaces:
 
     def places(self, records: LabelledRecords, example: int) -> list[str]:
         """Returns the places of the table rows that an example is made from: `FILE, row 3`."""
-        numbers = [records.table.number(row) for row in _rows_of(records, example)]
+        numbers = [records.table.number(row) for row in records.rows_of(example)]
         return [f"{self._cfg.path}, row {number}" for number in numbers]
 
     def rows(self, records: LabelledRecords, wanted: str) -> np.ndarray:
@@ -183,22 +183,13 @@ class TablePlaces:
         elif place and _is(self._cfg.path, place[1]):
             number = int(place[2])
         chosen = {row for row in range(len(records.rows)) if records.table.number(row) == number}
-        examples = [i for i in range(len(records)) if not chosen.isdisjoint(_rows_of(records, i))]
+        examples = [i for i in range(len(records)) if not chosen.isdisjoint(records.rows_of(i))]
         if not examples:
             raise ConfigError(
                 f"--document={wanted}: no training row of {records.table.where} has this number, or"
                 " it is held out; name one from 1."
             )
         return np.asarray(examples)
-
-
-def _rows_of(records: LabelledRecords, example: int) -> list[int]:
-    """Returns the rows that an example is made from; a packed one has several."""
-    if records.store is not None:
-        return sorted(set(records.rows_of(example)))
-    if len(records.row_of):
-        return [int(records.row_of[example])]
-    return sorted({piece.row for piece in records.features[example]})
 
 
 def _is(path: str | Path, name: str) -> bool:

@@ -204,20 +204,37 @@ def open_store(
       NotWritable: the cache is not writable, or has no room for the parts and the whole.
     """
     final = content_cache.find_place(root, name)
-    if not content_cache.is_complete(final):
-        build = functools.partial(_write_whole, columns, parts, vocab_size, numbers_keys=True)
-        if len(parts) > 1:
-            named = {f"{name}.part-{part.name}": part for part in parts}
-            for part_name, part in named.items():
-                content_cache.claim(
-                    root, part_name, functools.partial(_write_whole, columns, [part], vocab_size)
-                )
-            build = functools.partial(_join_parts, root, named, columns, vocab_size)
-        content_cache.folder(root, name, build)
+    try:
+        _build(root, name, columns, parts, vocab_size)
+    except content_cache.NotWritable:
+        # Without locks, another process may have finished, and removed what this one was reading.
+        if not content_cache.is_complete(final):
+            raise
     for left in final.parent.glob(f"{name}.part-*"):
         if left.is_dir():
             shutil.rmtree(left, ignore_errors=True)
     return map_store(final)
+
+
+def _build(
+    root: str,
+    name: str,
+    columns: Mapping[str, StoredColumn],
+    parts: Sequence[Part],
+    vocab_size: int,
+) -> None:
+    """Writes a store unless it is there; leaves to others the parts that they are writing."""
+    final = content_cache.find_place(root, name)
+    write = functools.partial(_write_whole, columns, parts, vocab_size, numbers_keys=True)
+    if len(parts) > 1:
+        named = {f"{name}.part-{part.name}": part for part in parts}
+        for part_name, part in named.items():
+            if content_cache.is_complete(final):
+                return
+            write_part = functools.partial(_write_whole, columns, [part], vocab_size)
+            content_cache.claim(root, part_name, write_part)
+        write = functools.partial(_join_parts, root, named, columns, vocab_size)
+    content_cache.folder(root, name, write)
 
 
 def build_store(

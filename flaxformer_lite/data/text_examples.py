@@ -26,8 +26,8 @@ from flaxformer_lite.config import (
 )
 from flaxformer_lite.data import store, token_files, tokenizing
 from flaxformer_lite.data.digests import digest_of
-from flaxformer_lite.data.epochs import endless_finder
 from flaxformer_lite.data.open_tokenizer import make_tokenizer
+from flaxformer_lite.data.order import endless_finder
 from flaxformer_lite.data.source import Source, open_source
 from flaxformer_lite.data.split import SPLITS, Split, split_of
 from flaxformer_lite.data.text_records import Records, Tokens

@@ -10,6 +10,7 @@ import ctypes
 import errno
 import fcntl
 import glob
+import hashlib
 import os
 import re
 import secrets
@@ -22,6 +23,7 @@ from pathlib import Path
 from flaxformer_lite.config import ConfigError
 
 LOCK_SECONDS = 10.0  # seconds
+MAX_STEM_BYTES = 233  # bytes; file systems allow 255, and private names have 22 more
 RENAME_EXCHANGE = 2  # of Linux
 AT_FDCWD = -100  # of Linux: this folder
 
@@ -64,6 +66,8 @@ def check_writable(path: Path) -> None:
     while not os.path.lexists(folder):
         folder = folder.parent
     try:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            path.lstat()  # a name may be too long
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
@@ -115,7 +119,7 @@ def recover_directory(target: Path) -> None:
     """Moves a directory back that a process killed between two renames left aside (see `_swap`)."""
     if os.path.lexists(target):
         return
-    asides = sorted(target.parent.glob(f".{glob.escape(target.name)}.*.old"))
+    asides = sorted(target.parent.glob(f".{glob.escape(_stem(target))}.*.old"))
     for aside in asides[:1]:
         with contextlib.suppress(OSError):
             aside.rename(target)
@@ -147,7 +151,7 @@ def private_directory(target: Path, *, alone: bool = True) -> Iterator[Path]:
 def _locked(target: Path, make: Callable[[Path], None], *, alone: bool = False) -> Iterator[Path]:
     """Makes a private file or directory as `private_directory` does; removes it in the end."""
     made = _private(target, "tmp")
-    pattern = re.compile(re.escape(f".{target.name}.") + r"[0-9a-f]{16}\.tmp")
+    pattern = re.compile(re.escape(f".{_stem(target)}.") + r"[0-9a-f]{16}\.tmp")
     with contextlib.ExitStack() as stack:
         with _opened(target.parent) as parent:
             if alone:  # one at a time looks for others, where there are locks
@@ -224,7 +228,15 @@ def _swap(made: Path, target: Path) -> None:
 
 
 def _private(path: Path, ending: str) -> Path:
-    return path.parent / f".{path.name}.{secrets.token_hex(8)}.{ending}"
+    return path.parent / f".{_stem(path)}.{secrets.token_hex(8)}.{ending}"
+
+
+def _stem(path: Path) -> str:
+    """Returns what private names have of a name: all, or a hash where it leaves them no room."""
+    name = os.fsencode(path.name)
+    if len(name) <= MAX_STEM_BYTES:
+        return path.name
+    return hashlib.sha256(name).hexdigest()
 
 
 @contextlib.contextmanager

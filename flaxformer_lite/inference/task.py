@@ -1,6 +1,8 @@
 """A call of `generate`, checked and converted for the compiled functions."""
 
 import dataclasses
+import functools
+import logging
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
@@ -12,6 +14,10 @@ from flaxformer_lite.inference import prompts
 from flaxformer_lite.inference.engine import PromptRows, is_encoder_decoder
 from flaxformer_lite.inference.rules import GenerationRules, rules_of
 from flaxformer_lite.inference.settings import Settings
+from flaxformer_lite.models.skeletons.family_model import FamilyModel
+from flaxformer_lite.nn.positions.encoding import list_hooks
+
+LOG = logging.getLogger("flaxformer_lite")
 
 
 class Decodes(Protocol):
@@ -137,7 +143,10 @@ def prepare_task(
         )
     width = ids_BT.shape[1]
     max_new = _most_new(s, width)
-    prompts.check_length(limit, "a prompt", int(mask_BT.sum(axis=1).max()), max_new)
+    longest = int(mask_BT.sum(axis=1).max())
+    prompts.check_length(limit, "a prompt", longest, max_new)
+    if limit == prompts.LONGEST and longest > cfg.max_length and _is_rotary(model):
+        _warn_of_length(cfg.family, longest, cfg.max_length)
     prompt = prompts.align(ids_BT, mask_BT, pad, prompts.padded_length(cfg, width, limit))
     min_new = s.min_length - width if s.min_new_tokens is None else s.min_new_tokens
     forced = s if is_bare else dataclasses.replace(s, forced_bos_token_id=None)
@@ -146,6 +155,22 @@ def prepare_task(
     if s.guessed:
         slots += s.guessed + 1  # the last guess may end behind the last token
     return GenerationTask(s, prompt, source, rules, max_new, slots, tokenizer)
+
+
+def _is_rotary(model: nn.Module) -> bool:
+    return isinstance(model, FamilyModel) and "phase" in list_hooks(model.cfg.position)
+
+
+@functools.cache
+def _warn_of_length(family: str, tokens: int, window: int) -> None:
+    """Says once, as transformers does, that a text is longer than any that a model has seen."""
+    LOG.warning(
+        "a prompt of %d tokens: this %s was made for at most %d; it may take long, and what is"
+        " written may be of no use.",
+        tokens,
+        family,
+        window,
+    )
 
 
 def _check_tokens(s: Settings, vocab: int) -> None:

@@ -150,22 +150,13 @@ class TableRecords(Records, Protocol):
     def table(self) -> ReadTable: ...
 
     @property
-    def features(self) -> Sequence[Any]: ...
-
-    @property
     def reference(self) -> np.ndarray | None: ...
 
     @property
     def row_of(self) -> np.ndarray: ...
 
     @property
-    def sizes(self) -> np.ndarray: ...
-
-    @property
     def skeleton(self) -> str: ...
-
-    @property
-    def first(self) -> int: ...
 
     @property
     def num_texts(self) -> int:
@@ -184,25 +175,13 @@ class TableRecords(Records, Protocol):
         """Returns the row of an example's first record by role, and its number from 0."""
         ...
 
-    def column(self, *name: Any) -> np.ndarray:
-        """Returns the entries of all records in a column, [records, *shape]."""
+    def column(self, name: str) -> np.ndarray:
+        """Returns the entries of all records in a column, [records, *shape] or [total]."""
         ...
 
     def lengths(self, name: str) -> np.ndarray:
         """Returns the lengths of all records' entries in a column, [records] int32."""
         ...
-
-    def token_ids(self, texts: Sequence[str]) -> Sequence[list[int]]: ...
-
-    def spans(self, texts: Sequence[str]) -> Sequence[Spans]: ...
-
-    def conversations(
-        self, template: str, chats: Sequence[dict[str, Any]], learn: str
-    ) -> Sequence[tuple[np.ndarray, np.ndarray, np.ndarray, int | None]]: ...
-
-    def has(self, role: str) -> bool: ...
-
-    def number(self, texts: Sequence[str]) -> list[int]: ...
 
 
 TOKEN_IDS = ("input_ids", "decoder_input_ids")  # the inputs that are token ids

@@ -215,7 +215,7 @@ def _open_shards(folder: Path, index_name: str, open_one: Callable[[Path], dict]
         )
     files = {}
     for file in sorted(set(weight_map.values())):
-        if Path(file).name != file or file in ("", ".", ".."):
+        if Path(file).name != file or file in ("", ".", "..") or not file.isprintable():
             raise WeightsError(
                 f"{path}: names the file {quote_value(file)}, which is no plain name in its folder."
             )

@@ -22,6 +22,7 @@ from flaxformer_lite.text import (
     special_tokens,
     tokenizer as plain,
 )
+from flaxformer_lite.text.bounded_steps import check_steps
 from flaxformer_lite.text.folder_rules import FolderRules, read_rules, with_tokens_map
 from flaxformer_lite.text.published_tokenizer import JSON, PublishedTokenizer
 
@@ -111,6 +112,7 @@ def read_plugin_tokenizer(folder: Path) -> plain.Tokenizer | None:
 def _of_json(definition: str, where: Path, config: Json, template: str) -> PublishedTokenizer:
     folder = where.parent if where.is_file() else where
     try:
+        check_steps(definition)
         definition = _rules_of(folder).apply(definition)
         inner = plain.HuggingFace(definition.encode())
     except ConfigError as error:

@@ -5,8 +5,10 @@ Failures of the tokenizers library become errors.
 
 import contextlib
 import json
+import os
 import re
 import secrets
+import threading
 from collections.abc import Iterable, Iterator
 
 import tokenizers
@@ -15,6 +17,9 @@ from flaxformer_lite.config import ConfigError
 
 FAILS = "tokenizer.json: fails on this text; shorten its longest words, or use another tokenizer"
 
+_switch = threading.Lock()
+_within = 0  # blocks of without_panics
+_kept: int | None = None  # standard error meanwhile
 NO_TEXT = (
     "a text is no str, or holds half of a surrogate pair (such as \\ud83d), as text does that was"
     " cut in UTF-16; text.encode(errors='replace').decode() puts question marks in their place."
@@ -67,19 +72,53 @@ def copy_literal(tokenizer: tokenizers.Tokenizer) -> tuple[tokenizers.Tokenizer,
 
 @contextlib.contextmanager
 def library_errors(message: str) -> Iterator[None]:
-    """Turns what a library of tokenizers raises into a ConfigError.
+    """Turns what the library raises into a ConfigError.
 
     It raises plain exceptions, and panics, which are not even those.
     """
     try:
         yield
-    except (TypeError, UnicodeEncodeError):
-        raise ConfigError(NO_TEXT) from None
     except BaseException as error:
         # A pattern that takes too many steps raises PanicException, which cannot be imported.
         if type(error) is not Exception and type(error).__name__ != "PanicException":
             raise
         raise ConfigError(f"{message} ({error}).") from None
+
+
+@contextlib.contextmanager
+def encoding_errors() -> Iterator[None]:
+    """Turns what the libraries raise about a text into a ConfigError."""
+    try:
+        with library_errors(FAILS):
+            yield
+    except (TypeError, UnicodeEncodeError):
+        raise ConfigError(NO_TEXT) from None
+
+
+@contextlib.contextmanager
+def without_panics() -> Iterator[None]:
+    """Keeps what Rust prints when a library panics, before it raises, from standard error.
+
+    It is printed by the process, not by Python, so that standard error is closed to all threads
+    within the block, which must be short.
+    """
+    global _within, _kept
+    with _switch:
+        if not _within:
+            with contextlib.suppress(OSError):  # there is none
+                _kept = os.dup(2)
+                with open(os.devnull, "wb") as nothing:
+                    os.dup2(nothing.fileno(), 2)
+        _within += 1
+    try:
+        yield
+    finally:
+        with _switch:
+            _within -= 1
+            if not _within and _kept is not None:
+                os.dup2(_kept, 2)
+                os.close(_kept)
+                _kept = None
 
 
 def any_of(names: Iterable[str]) -> re.Pattern[str]:

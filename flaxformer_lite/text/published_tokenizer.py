@@ -19,7 +19,12 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json, quote_value
 from flaxformer_lite.text import tokenizer as plain
 from flaxformer_lite.text.added_tokens import content_of
-from flaxformer_lite.text.escape_specials import FAILS, any_of, library_errors, split_at
+from flaxformer_lite.text.escape_specials import (
+    any_of,
+    encoding_errors,
+    split_at,
+    without_panics,
+)
 from flaxformer_lite.text.special_tokens import Frame, longest_first
 
 LOG = logging.getLogger("flaxformer_lite")
@@ -151,7 +156,7 @@ class PublishedTokenizer:
             return self._inner.encode(text)
         if self._library is None:
             return self.encode_guarded(text, "")
-        with library_errors(FAILS):
+        with encoding_errors(), without_panics():
             return self._library.encode(text, add_special_tokens=False).ids
 
     def _cut(self, ids: list[int], room: int | None) -> list[int]:

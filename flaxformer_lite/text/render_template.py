@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 Variables = dict[str, Any]  # JSON
 
 MAX_MEMORY_BYTES = 1 << 30  # bytes
-MAX_PROMPT_CHARACTERS = 1 << 22  # characters of a prompt
+# Characters of a prompt: some for a template's own instructions, and a multiple of those of the
+# conversation as JSON, for a few words around each message.
+ADDED_CHARACTERS = 1 << 16
+CHARACTERS_FACTOR = 10
+MAX_PROMPT_CHARACTERS = 1 << 22  # and no more than this
 MOST_CHARACTERS = 300  # characters of an error
 # Names of one thing: what the model thought before its answer. As in transformers, templates that
 # read another than a message has find it too.
@@ -75,7 +79,10 @@ def answer(request: Variables) -> Variables:
     for each in batch:
         try:
             marks.now = datetime.datetime.now()
-            text = _text(compiled.generate(**_prepared(each)))
+            most = min(
+                MAX_PROMPT_CHARACTERS, ADDED_CHARACTERS + CHARACTERS_FACTOR * len(json.dumps(each))
+            )
+            text = _text(compiled.generate(**_prepared(each)), most)
             made: Variables = {"text": text}
             if request["marks"]:
                 made["marked"] = _marked(compiled, each, marks, text)
@@ -106,7 +113,7 @@ def _marked(
     """
     marks.are_written = True
     try:
-        whole = _text(compiled.generate(**_prepared(variables)))
+        whole = _text(compiled.generate(**_prepared(variables)), 2 * MAX_PROMPT_CHARACTERS)
     except Exception:  # a template may raise anything
         return None
     finally:
@@ -209,7 +216,7 @@ def _prepared(variables: Variables) -> Variables:
     return {"tools": None, "documents": None, **variables, "messages": messages}
 
 
-def _text(parts: Iterator[str]) -> str:
+def _text(parts: Iterator[str], most: int) -> str:
     from jinja2 import TemplateError
 
     length = 0
@@ -217,8 +224,8 @@ def _text(parts: Iterator[str]) -> str:
     for part in parts:
         texts.append(part)
         length += len(part)
-        if length > MAX_PROMPT_CHARACTERS:
-            raise TemplateError(f"a prompt of more than {MAX_PROMPT_CHARACTERS:,} characters")
+        if length > most:
+            raise TemplateError(f"a prompt of more than {most:,} characters")
     return "".join(texts)
 
 

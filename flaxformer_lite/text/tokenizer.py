@@ -25,12 +25,14 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.home import expand_home
 from flaxformer_lite.files.read import read_bytes
 from flaxformer_lite.text import older_files, saved_files, special_tokens, token_text
+from flaxformer_lite.text.bounded_steps import check_steps
 from flaxformer_lite.text.escape_specials import (
-    FAILS,
     any_of,
     copy_literal,
+    encoding_errors,
     library_errors,
     split_at,
+    without_panics,
 )
 from flaxformer_lite.text.folder_rules import FolderRules, read_rules
 
@@ -225,7 +227,7 @@ class Bytes(Tokenizer):
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         rows = []
-        with library_errors(FAILS):
+        with encoding_errors():
             for text in texts:
                 values = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
                 rows.append((values + self.first).tolist())
@@ -270,7 +272,7 @@ class HuggingFace(Tokenizer):
             count only if no end of text has a usual spelling, and documents begin with nothing.
         """
         super().__init__(definition)
-        with library_errors("the library refuses it"):
+        with library_errors("the library refuses it"), without_panics():
             self.library = tokenizers.Tokenizer.from_str(definition.decode())
         self.library.no_padding()
         if self.library.truncation is not None:
@@ -340,7 +342,7 @@ class HuggingFace(Tokenizer):
             marked += between
             if token:
                 marked += f"{mark}{token}{mark}"
-        with library_errors(FAILS):
+        with encoding_errors():
             encoded = tokenizer.encode(marked, add_special_tokens=False)
         marks = np.asarray([match.start() for match in re.finditer(mark, marked)])
         offsets = np.asarray(encoded.offsets).reshape(-1, 2)
@@ -348,12 +350,12 @@ class HuggingFace(Tokenizer):
         return special_tokens.Spans(np.asarray(encoded.ids, np.int32), start, end)
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
-        with library_errors(FAILS):
+        with encoding_errors():
             encoded = self.literal().encode_batch_fast(texts, add_special_tokens=False)
         return [each.ids for each in encoded]
 
     def encode_spans(self, texts: list[str]) -> list[special_tokens.Spans]:
-        with library_errors(FAILS):
+        with encoding_errors():
             encoded = self.literal().encode_batch(texts, add_special_tokens=False)
         return [_spans(e.ids, e.offsets) for e in encoded]
 
@@ -429,12 +431,12 @@ class SentencePiece(Tokenizer):
         self._set_ids(ids)
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
-        with library_errors(FAILS):
+        with encoding_errors():
             return self._model.encode(texts, num_threads=-1)  # one per core
 
     def encode_spans(self, texts: list[str]) -> list[special_tokens.Spans]:
         rows = []
-        with library_errors(FAILS):
+        with encoding_errors():
             protos = self._model.encode(texts, return_type="proto")
         for encoded in protos:
             # its own ends count bytes
@@ -527,6 +529,7 @@ def load(
         content = read_bytes(path, limit=saved_files.MAX_TOKENIZER_BYTES)
         loaded: Tokenizer
         if path.suffix == ".json":
+            check_steps(content.decode())
             definition = rules.apply(content.decode()).encode()
             loaded = HuggingFace(definition, rules.tokens, frame)
         elif path.suffix == ".model":

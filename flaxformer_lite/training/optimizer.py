@@ -136,7 +136,7 @@ def build(
     if cfg.weight_decay:
         decay = optax.add_decayed_weights(cfg.weight_decay, decay_mask)
     plugin = registry.resolve("optimizers", cfg.name)
-    direction = plugin.make(cfg)
+    direction = _made(plugin, cfg)
     if width is not None:
         powers = getattr(plugin, "WIDTH_POWERS", ())
         # Before the decay is added, which does not follow the width.
@@ -189,6 +189,24 @@ def build(
         # Outermost, as `evaluated_params` expects the average at the top of the state.
         tx = with_average(tx, cfg.ema, functools.partial(_frozen, cfg))
     return tx
+
+
+def _made(plugin: Any, cfg: OptimizerConfig) -> optax.GradientTransformation:
+    """Returns what an optimizer's `make` does, which may be a user's."""
+    try:
+        made = plugin.make(cfg)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"optimizer.name={cfg.name!r}: raised {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(made, optax.GradientTransformation):
+        raise ConfigError(
+            f"optimizer.name={cfg.name!r}: returned a {type(made).__name__}; must return an optax"
+            " transformation."
+        )
+    return made
 
 
 def _rules_of(cfg: OptimizerConfig, params: optax.Params) -> optax.Params:

@@ -1,5 +1,7 @@
 """Tables as the examples of a task."""
 
+from dataclasses import dataclass
+
 import jax
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ from flaxformer_lite.config import ConfigError, DataConfig, TokenizerConfig
 from flaxformer_lite.data import encoded_rows, labelled, table
 from flaxformer_lite.data.labelled import open_labelled, open_rows
 from flaxformer_lite.data.pipeline import Dataset
-from flaxformer_lite.data.stored_features import StoredFeatures
+from flaxformer_lite.objectives.rows import StoredColumn
 from flaxformer_lite.objectives.tables.classification import Classification
 from flaxformer_lite.objectives.tables.dpo import Dpo
 from flaxformer_lite.objectives.tables.instruction import Instruction
@@ -17,6 +19,7 @@ from flaxformer_lite.objectives.tables.question_answering import QuestionAnsweri
 from flaxformer_lite.objectives.tables.reranking import Reranking
 from flaxformer_lite.objectives.tables.sentence_embeddings import SentenceEmbeddings
 from flaxformer_lite.objectives.tables.tagging import Tagging
+from flaxformer_lite.objectives.tables.task import Column
 from flaxformer_lite.objectives.tables.text_to_text import TextToText
 from flaxformer_lite.text import tokenizer
 from tests.objectives.tables import write_rows
@@ -48,12 +51,6 @@ def examples(task, records):
 def baseline(task, splits):
     data = Dataset("eval", task, splits, fingerprint="")
     return task.baseline(data, task.fit_baseline(data))
-
-
-def is_mapped(records):
-    if records.store is not None:
-        return records.store.folder is not None
-    return isinstance(records.features, StoredFeatures)
 
 
 TEXTS = [f"row {i} of {'many ' * (i % 4)}" for i in range(40)]
@@ -91,10 +88,9 @@ def test_a_large_table_is_read_from_files_and_gives_the_same_examples(tmp_path, 
     skeleton = "encoder" if "encoder" in task.skeletons else task.skeletons[0]
     due, in_memory, said = opened(tmp_path, task, rows, skeleton=skeleton)
     print_of = labelled.fingerprint_rows
-    assert not is_mapped(in_memory["eval"])
+    assert in_memory["eval"].store.folder is None
     beaten = baseline(due, in_memory)
     monkeypatch.setattr(table, "SMALL", 0)
-    monkeypatch.setattr(encoded_rows, "CHUNK", 7)
     monkeypatch.setattr(encoded_rows, "MAX_ROWS", 3)
     monkeypatch.setattr(encoded_rows, "PART_ROWS", 7)
     for _ in range(2):
@@ -108,7 +104,7 @@ def test_a_large_table_is_read_from_files_and_gives_the_same_examples(tmp_path, 
             for one, other in zip(examples(due, same), examples(due, records), strict=True):
                 assert one[0] == other[0] and one[1].dtype == other[1].dtype
                 assert np.array_equal(one[1], other[1]), one[0]
-        assert is_mapped(mapped["eval"])
+        assert mapped["eval"].store.folder is not None
         assert baseline(fitted, mapped) == beaten
         monkeypatch.setattr(type(task), "encode", None)  # nothing is encoded at the second start
 
@@ -146,6 +142,56 @@ def test_half_a_character_is_refused_by_its_row_also_where_a_tokenizer_is_traine
     rows[29]["text"] = "\ud800"
     with pytest.raises(ConfigError, match="row 30: text is not valid Unicode"):
         opened(tmp_path, Classification(), rows, tokenizer=TokenizerConfig(vocab_size=400))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weighted(Classification):
+    """As docs/fine-tuning.md has it."""
+
+    columns = (*Classification.columns, Column("weight", optional=True, predicted=True))
+
+    @property
+    def stored(self):
+        return {**super().stored, "weight": StoredColumn("float32", ())}
+
+    def encode(self, rows, encoder):
+        made = super().encode(rows, encoder)
+        for row, (record,) in zip(rows, made, strict=True):
+            record["weight"] = np.float32(row["weight"])
+        return made
+
+    def make_example(self, records, index, rng):
+        example = super().make_example(records, index, rng)
+        example["targets"]["weights"] *= records.record(index)["weight"]
+        return example
+
+
+@pytest.mark.parametrize("small", [table.SMALL, 0])
+def test_a_task_of_ones_own_stores_what_it_declares(tmp_path, monkeypatch, small):
+    monkeypatch.setattr(table, "SMALL", small)
+    rows = [{**row, "weight": number / 2} for number, row in enumerate(labelled_texts())]
+    task, records, _ = opened(tmp_path, Weighted(), rows)
+    train = records["train"]
+    due = [rows[train.table.number(i) - 1]["weight"] for i in range(len(train))]
+    assert [example[1] for example in examples(task, train) if "weights" in str(example[0])] == due
+
+
+@pytest.mark.parametrize(
+    "columns, message",
+    [
+        ({}, r"Weighted: declares no stored columns.*add `stored`, as docs/fine-tuning.md shows"),
+        (
+            {"row": StoredColumn("int32", ())},
+            r"Weighted\.stored: 'row' is a column that each",
+        ),
+        ({"ids": StoredColumn("token")}, r"column 'label': is not declared in `stored`"),
+    ],
+)
+def test_what_a_task_stores_is_declared(tmp_path, monkeypatch, columns, message):
+    monkeypatch.setattr(Weighted, "stored", columns)
+    rows = [{**row, "weight": 1} for row in labelled_texts()]
+    with pytest.raises(ConfigError, match=message):
+        opened(tmp_path, Weighted(), rows)
 
 
 def test_the_same_bytes_are_other_rows_where_another_suffix_says_so(tmp_path, monkeypatch):

@@ -106,7 +106,7 @@ def test_each_row_of_a_source_once_an_epoch_in_another_order(mixed):
 def test_every_token_of_each_source_once_an_epoch(mixed, name):
     data = open_dataset(mixed(name, length=48, web={"epochs": 1}, code={"epochs": 2, "weight": 3}))
     sources = data.mixture.sources
-    total = data.mixture.interleaving.total
+    total = data.mixture.mixing.total
     assert total == sources["web"].rows_of(1) + sources["code"].rows_of(2)
     seen = {n: np.zeros(len(s.corpus.tokens["train"].ids), int) for n, s in sources.items()}
     shared = int(name == "causal_lm")
@@ -126,14 +126,14 @@ def test_weights_by_size_and_temperature(mixed):
     for temperature in (1, 2, 100):
         data = open_dataset(mixed(web={}, code={}, mixture_temperature=temperature))
         powers = np.power(sizes, 1 / temperature)
-        assert data.mixture.interleaving.shares(0) == pytest.approx(powers / powers.sum())
+        assert data.mixture.mixing.shares(0) == pytest.approx(powers / powers.sum())
 
 
 def test_a_schedule_in_stages_and_lines(mixed):
     stages = {"mixture_schedule": "10: books=2; 20-40: web=0, code=3", "train": {"steps": 60}}
     cfg = mixed(web={}, code={}, books={"weight": 0}, **stages)
     # in the order of names: books, code, web
-    shares = open_dataset(cfg).mixture.interleaving.shares
+    shares = open_dataset(cfg).mixture.mixing.shares
     assert shares(9 * 8) == [0, 0.5, 0.5] and shares(10 * 8) == [0.5, 0.25, 0.25]
     assert shares(30 * 8) == pytest.approx([2 / 4.525, 2.05 / 4.525, 0.475 / 4.525])
     assert shares(41 * 8) == pytest.approx([0.4, 0.6, 0]), "the row before completes one of web's"

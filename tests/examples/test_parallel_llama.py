@@ -16,6 +16,7 @@ from flaxformer_lite import load_pretrained, load_tokenizer, save_pretrained, un
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.config import ConfigError, ExperimentConfig, from_config_dict, to_config_dict
+from flaxformer_lite.models import transformer
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.pretrained.hf_config import read_config
 from flaxformer_lite.runs.start.adopt import read_experiment
@@ -81,7 +82,8 @@ def test_what_reads_it_must_be_named_and_must_fit(published):
             f"model_type='gpt2', where family='{FAMILY}' reads 'parallel_llama'",
         ),
         (folder, {"family": misspelt}, f"^family='{misspelt}': .*did you mean 'Model'"),
-        (folder, {"family": "examples.ordinal:Ordinal"}, "its file needs PUBLISHED"),
+        (folder, {"family": "examples.ordinal:Ordinal"}, "is not derived from .*FamilyModel"),
+        (folder, {"family": f"{transformer.__name__}:Model"}, "its file needs PUBLISHED"),
     ):
         with pytest.raises(ConfigError, match=message):
             load_pretrained(path, **family)

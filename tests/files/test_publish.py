@@ -169,6 +169,17 @@ def test_what_a_killed_process_left_is_removed_and_nobody_elses(tmp_path):
     assert names(tmp_path) == [".a.partial", f".b.{'0' * 16}.tmp", "a", "c"]
 
 
+def test_the_longest_names(tmp_path):
+    """Private names are longer, and a name that is too long is refused before there is work."""
+    for name in ("x" * 234, "é" * 127):
+        publish.check_writable(tmp_path / name)
+        publish.write_file(tmp_path / name, b"new")
+        write(tmp_path / f"{name[:-1]}y", "new")
+    assert len(names(tmp_path)) == 4
+    with pytest.raises(ConfigError, match=r"x: cannot be written \(File name too long\)"):
+        publish.check_writable(tmp_path / ("x" * 256))
+
+
 def test_without_an_exchange_the_old_directory_is_found_again(tmp_path, monkeypatch):
     """A file system or a system without it: two renames, with a kill between them at the worst."""
     monkeypatch.setattr(publish.ctypes, "CDLL", lambda *_, **__: object())

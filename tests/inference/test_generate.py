@@ -308,3 +308,13 @@ def test_sharded_weights_write_the_same():
         for p in (params, jax.tree.map(place, params))
     )
     np.testing.assert_array_equal(one, many)
+
+
+def test_a_prompt_beyond_what_a_rotary_model_has_seen_is_said_once(caplog):
+    model, params = built(small("llama", max_length=4))
+    for _ in range(2):
+        generate(model, params, [[1, 2, 3, 4, 5]], max_new_tokens=1)
+    generate(model, params, [[1, 2, 3]], max_new_tokens=4)
+    assert [line.partition(";")[0] for line in caplog.messages] == [
+        "a prompt of 5 tokens: this llama was made for at most 4"
+    ]

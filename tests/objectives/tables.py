@@ -1,6 +1,5 @@
 """Small tables for runs of tasks: a run takes a few seconds."""
 
-import dataclasses
 import json
 import types
 
@@ -17,7 +16,7 @@ from flaxformer_lite.config import (
     TokenizerConfig,
     TrainConfig,
 )
-from flaxformer_lite.data.encoded_rows import encode_rows, join_neighbors
+from flaxformer_lite.data.encoded_rows import encode_rows
 from flaxformer_lite.data.table import Table
 from flaxformer_lite.models import llama
 from flaxformer_lite.runs import loop
@@ -112,14 +111,8 @@ def stack(task, records):
 
 def check_packed(task, cfg, records, groups):
     """Joins rows into groups of their numbers, which have the loss of all rows apart."""
-    if task.stored:
-        packed = join_neighbors(records)
-        assert [packed.rows_of(example) for example in range(len(packed))] == groups
-    else:
-        packed = dataclasses.replace(records, features=task.join(records.features, records))
-        rows = [[one.row for one in joined] for joined in packed.features]
-        again = [[one.row for one in joined] for joined in task.join(packed.features, packed)]
-        assert rows == again == groups
+    packed = records.join_neighbors()
+    assert [packed.rows_of(example) for example in range(len(packed))] == groups
     model, params = built(cfg)
 
     @jax.jit

@@ -4,7 +4,6 @@ import sys
 import numpy as np
 import pytest
 
-from flaxformer_lite.data.encoded_rows import join_neighbors
 from flaxformer_lite.data.labelled import open_labelled
 from flaxformer_lite.models import bart, t5
 from flaxformer_lite.objectives.tables import scores
@@ -51,7 +50,7 @@ def test_bart_starts_a_target_with_its_own_token_wherever_it_stands_in_a_row():
     labels but the last."""
     task = TextToText()
     records = tables.records(task, ROWS, length=64, target_length=96)
-    batch = tables.stack(task, join_neighbors(records))
+    batch = tables.stack(task, records.join_neighbors())
 
     class Reads:
         cfg = bart.config("base")

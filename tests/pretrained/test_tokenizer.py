@@ -160,8 +160,9 @@ TEMPLATES = {
     "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}": "RecursionError",
     "{{ raise_exception('no \x1b[31m roles') }}": r"\(no  \[31m roles\)",
     "{% for i in range(99999) %}{{ 'a' * 9999 }}{% endfor %}": (
-        "a prompt of more than 4,194,304 characters"
+        "a prompt of more than [0-9,]+ characters"
     ),
+    "{{ 'a' * 3_000_000 }}": "a prompt of more than [0-9,]+ characters",
     "{{ 'a' * 10 ** 12 }}": "it needs more than 1024 MiB",
     # Whichever limit a machine meets first.
     DOUBLES: "it (needs more than 1024 MiB|does not end within 1 s of processor time)",

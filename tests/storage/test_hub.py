@@ -196,3 +196,9 @@ def test_the_card_of_a_run_has_its_data_metrics_and_config(tmp_path):
     assert "| perplexity | 5.0" in text and "| started from | hf://org/tiny |" in text
     assert f"| steps | {cfg.train.steps} |" in text and "| d_model | " in text
     assert str(tmp_path) not in text
+
+
+def test_names_on_a_card_are_no_markup():
+    card = make_card('/x/<img src=x>|"a', bert.config("tiny"), 1, CardSource())
+    assert '\n# &#60;img src=x&#62;&#124;"a\n' in card
+    assert 'load_pretrained("<img src=x>|\\"a")' in card and card.count("<img") == 2  # in code

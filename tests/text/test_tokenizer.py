@@ -1,4 +1,6 @@
 import itertools
+import json
+import sys
 
 import numpy as np
 import pytest
@@ -212,6 +214,41 @@ def test_a_pattern_that_takes_too_many_steps_is_an_error(tmp_path):
     ):
         ours.encode("x" * 40)
     assert ours.encode("xy") == [0]
+
+
+def _replace(pattern, content):
+    return {"type": "Replace", "pattern": pattern, "content": content}
+
+
+TENFOLD = _replace({"String": "a"}, "a" * 10)
+INSERT = _replace({"Regex": "x*"}, "yy")  # between all characters
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        {"normalizer": {"type": "Sequence", "normalizers": [TENFOLD] * 3}},
+        {"normalizer": {"type": "Sequence", "normalizers": [INSERT] * 5}},
+        {"normalizer": {"type": "Prepend", "prepend": "x" * 1001}},
+        {"decoder": {"type": "Sequence", "decoders": [TENFOLD] * 3}},
+    ],
+)
+def test_steps_that_make_a_text_far_longer(trained, steps, tmp_path):
+    tok, _ = trained["byte_bpe"]
+    tok.save(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | steps))
+    for read in (load_tokenizer, tokenizer.load):
+        with pytest.raises(ConfigError, match="makes a text longer by more"):
+            read(tmp_path)
+
+
+def test_what_rust_prints_of_a_panic_is_left_out(tmp_path, capfd):
+    (tmp_path / "tokenizer.json").write_bytes(PANICS)
+    with pytest.raises(ConfigError, match="cannot be read as a tokenizer"):
+        tokenizer.load(tmp_path)
+    print("seen", file=sys.stderr, flush=True)
+    assert capfd.readouterr().err == "seen\n"
 
 
 @pytest.mark.parametrize(

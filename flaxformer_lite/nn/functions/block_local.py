@@ -87,7 +87,7 @@ def attend_blocks(
     *,
     block: int,
     radius: int | None = None,
-    bias_NTS: jax.Array | None = None,
+    block_bias: jax.Array | None = None,
     scale: float,
     softcap: float = 0.0,
     shared: Shared | None = None,
@@ -106,7 +106,7 @@ def attend_blocks(
       k_ids_BT: int, the document of each column, visible to rows of the same document.
       block: tokens in a block.
       radius: how far away a visible column may be, less than `block`; None is all three blocks.
-      bias_NTS: added to the logits of a block, [N, block, 3 * block].
+      block_bias: added to the logits of a block, [N, block, 3 * block].
       scale: factor on the dot products.
       softcap: turns logits into cap * tanh(logits / cap); 0 for none.
       shared: keys and values that all blocks read.
@@ -134,8 +134,8 @@ def attend_blocks(
     def neighbor_logits(part: _Part) -> tuple[jax.Array, jax.Array]:
         """Computes logits of the near columns, [X, N, block, 3 * block], and their visibility."""
         scores_XNTS = scores(_merge(part.q_BQTNH), _merge(_neighbors(part.k_BQTKH)))
-        if bias_NTS is not None:
-            scores_XNTS += bias_NTS.astype(jnp.float32)[None]
+        if block_bias is not None:
+            scores_XNTS += block_bias.astype(jnp.float32)[None]
         q_ids_XT1 = _merge(part.q_ids_BQT)[:, :, None]
         same_XTS = q_ids_XT1 == _merge(_neighbors(part.k_ids_BQT))[:, None, :]
         return scores_XNTS, same_XTS & (q_ids_XT1 != 0) & near_1TS

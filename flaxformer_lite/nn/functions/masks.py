@@ -282,22 +282,22 @@ def _segment_ids(name: str, ids: jax.Array) -> jax.Array:
     return ids
 
 
-def dense(mask_BTS: jax.Array) -> "Dense":
+def dense(mask: jax.Array) -> "Dense":
     """Turns a boolean array into a mask that can be combined with others.
 
     Args:
-      mask_BTS: bool or integer [B or 1, T, S], [T, S] or [B or 1, 1, T, S]; True or nonzero = may
+      mask: bool or integer [B or 1, T, S], [T, S] or [B or 1, 1, T, S]; True or nonzero = may
         attend.
 
     Raises:
       ValueError: the array has another dtype or rank.
     """
-    mask_BTS = _array("mask", mask_BTS)
-    if mask_BTS.ndim == 4 and mask_BTS.shape[1] == 1:
-        mask_BTS = mask_BTS[:, 0]
-    if mask_BTS.ndim == 2:
-        mask_BTS = mask_BTS[None]
-    return Dense(_boolean("dense(mask)", mask_BTS, "[batch, target, source]"))
+    mask = _array("mask", mask)
+    if mask.ndim == 4 and mask.shape[1] == 1:
+        mask = mask[:, 0]
+    if mask.ndim == 2:
+        mask = mask[None]
+    return Dense(_boolean("dense(mask)", mask, "[batch, target, source]"))
 
 
 def both(

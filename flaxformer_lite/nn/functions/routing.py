@@ -7,7 +7,7 @@ from flaxformer_lite.config.choices import ROUTER_SCORES
 
 
 def route_tokens(
-    logits_X: jax.Array,
+    logits: jax.Array,
     count: int,
     *,
     score: str = "softmax",
@@ -20,7 +20,7 @@ def route_tokens(
     """Chooses each token's experts.
 
     Args:
-      logits_X: of the router, [..., X].
+      logits: of the router, [..., X].
       count: A, the number of experts of a token.
       score: `softmax` over all experts, or `sigmoid` of each (DeepSeek-V3).
       normalize: whether the weights of a token's experts sum to one, as a softmax over the chosen
@@ -43,16 +43,16 @@ def route_tokens(
     Reference: Shazeer et al. 2017 (arXiv:1701.06538), section 2.1; DeepSeek-AI 2024, DeepSeek-V3
     (arXiv:2412.19437), section 2.1.2.
     """
-    experts = logits_X.shape[-1]
+    experts = logits.shape[-1]
     if not 1 <= count <= experts:
         raise ValueError(f"count={count}: must be in 1..{experts}, the number of experts.")
     # In bfloat16, close scores of two experts would become ties.
-    logits_X = logits_X.astype(jnp.float32)
+    logits = logits.astype(jnp.float32)
     match score:
         case "softmax":
-            scores_X = jax.nn.softmax(logits_X, axis=-1)
+            scores_X = jax.nn.softmax(logits, axis=-1)
         case "sigmoid":
-            scores_X = jax.nn.sigmoid(logits_X)
+            scores_X = jax.nn.sigmoid(logits)
         case _:
             raise ValueError(
                 f"score={score!r}: no such score; choose from {', '.join(ROUTER_SCORES)}."
@@ -60,13 +60,13 @@ def route_tokens(
     if bias_X is None and not groups_per_token:
         weights_A, chosen_A = jax.lax.top_k(scores_X, count)
     else:
-        ranks_X = scores_X
+        ranks = scores_X
         if bias_X is not None:
-            ranks_X = scores_X + jnp.broadcast_to(bias_X, scores_X.shape)
+            ranks = scores_X + jnp.broadcast_to(bias_X, scores_X.shape)
         if groups_per_token:
             best = 1 if bias_X is None else 2
-            ranks_X = _of_best_groups(ranks_X, groups, groups_per_token, best, count)
-        _, chosen_A = jax.lax.top_k(ranks_X, count)
+            ranks = _of_best_groups(ranks, groups, groups_per_token, best, count)
+        _, chosen_A = jax.lax.top_k(ranks, count)
         weights_A = jnp.take_along_axis(scores_X, chosen_A, axis=-1)
     if normalize:
         total_1 = weights_A.sum(axis=-1, keepdims=True)  # sigmoids of low logits are all 0
@@ -74,19 +74,19 @@ def route_tokens(
     return weights_A * scale, chosen_A
 
 
-def _of_best_groups(ranks_X: jax.Array, groups: int, kept: int, best: int, count: int) -> jax.Array:
+def _of_best_groups(ranks: jax.Array, groups: int, kept: int, best: int, count: int) -> jax.Array:
     """Hides experts outside the best groups; a group is ranked by the sum of its best experts."""
-    size, rest = divmod(ranks_X.shape[-1], groups)
+    size, rest = divmod(ranks.shape[-1], groups)
     if rest or not best <= size or not kept <= groups or kept * size < count:
         raise ValueError(
-            f"groups={groups}, groups_per_token={kept}: {ranks_X.shape[-1]} experts must divide"
+            f"groups={groups}, groups_per_token={kept}: {ranks.shape[-1]} experts must divide"
             f" into groups of at least {best}, and those of a token must hold its {count} experts."
         )
-    ranks_WX = ranks_X.reshape(*ranks_X.shape[:-1], groups, size)
+    ranks_WX = ranks.reshape(*ranks.shape[:-1], groups, size)
     group_W = jax.lax.top_k(ranks_WX, best)[0].sum(axis=-1)
     _, chosen_A = jax.lax.top_k(group_W, kept)
     is_kept_W = jax.nn.one_hot(chosen_A, groups, dtype=bool).any(axis=-2)
-    return jnp.where(is_kept_W[..., None], ranks_WX, -jnp.inf).reshape(ranks_X.shape)
+    return jnp.where(is_kept_W[..., None], ranks_WX, -jnp.inf).reshape(ranks.shape)
 
 
 def within_capacity(
@@ -130,10 +130,13 @@ def within_capacity(
 
 
 def drop_choices(
-    weights_LA: jax.Array, chosen_LA: jax.Array, fits_LA: jax.Array, experts: int
+    weights: jax.Array, chosen: jax.Array, fits: jax.Array, experts: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Removes choices: their weights are 0, and their expert is number X, which does not exist."""
-    return jnp.where(fits_LA, weights_LA, 0.0), jnp.where(fits_LA, chosen_LA, experts)
+    """Removes choices: their weights are 0, and their expert is number X, which does not exist.
+
+    All arrays are [..., A].
+    """
+    return jnp.where(fits, weights, 0.0), jnp.where(fits, chosen, experts)
 
 
 def expert_counts(chosen_LA: jax.Array, experts: int, keep_L: jax.Array | None = None) -> jax.Array:

@@ -219,7 +219,7 @@ class LocalGlobal(Attention):
             ids_BT,
             ids_BT,
             block=block,
-            bias_NTS=self.token_bias(tables, row_T, jnp.arange(3 * block, dtype=jnp.int32)),
+            block_bias=self.token_bias(tables, row_T, jnp.arange(3 * block, dtype=jnp.int32)),
             radius=self.record.radius,
             scale=self.scale_of(q_BTNH),
             softcap=self.cfg.softcap,

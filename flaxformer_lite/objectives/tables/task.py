@@ -21,6 +21,7 @@ from flaxformer_lite.files.read import Json, quote_value
 from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.objectives.rows import (
     ClassNames,
+    Encoder,
     Record,
     StoredColumn,
     TableRecords,
@@ -86,9 +87,6 @@ class Task(Objective):
       columns: the columns to read.
       begins: optional roles, at least one of which a table must have.
       sample: rows for compiling without data.
-      chunked: whether `encode` may be called with a part of the rows at a time, as it is for large
-        tables; numbers of rows that it keeps must then count from `reader.first`. A class that
-        overrides `encode` says so itself.
       stored: the columns of what `encode` returns, by name. A task that fits itself to the data may
         have it as a property.
       packed: whether neighboring training rows share an example while they fit.
@@ -101,7 +99,6 @@ class Task(Objective):
 
     columns: ClassVar[tuple[Column, ...]] = ()
     begins: ClassVar[tuple[str, ...]] = ()
-    chunked: ClassVar[bool] = False
     stored: ClassVar[Mapping[str, StoredColumn]] = {}
     ignores_padding: ClassVar[bool] = False
     packed = False  # not annotated, so that it is a field only where a task has it as one
@@ -180,14 +177,16 @@ class Task(Objective):
         return dataclasses.replace(model, eos_token_id=after[-1])
 
     @abc.abstractmethod
-    def encode(self, rows: Sequence[Row], reader: TableRecords) -> list[list[Any]]:
-        """Tokenizes rows; returns for each row a list of features, one per example.
+    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Record]]:
+        """Tokenizes rows; returns for each row a list of records, with the columns of `stored`.
 
-        A row may have no example.
+        A row may have no record, or several. A record may also have `cut`, the number of tokens
+        that were too many. Tables are encoded 1,024 rows at a time, or fewer with more than two
+        million characters; what depends on all rows is for `fit`.
 
         Args:
           rows: values by role; a `predicted` column's may be None.
-          reader: has the tokenizer, `spans(texts)`, `frame`, `length` and `target_length`
+          encoder: has the tokenizer, `token_ids(texts)`, `frame`, `length` and `target_length`
             (data/encoded_rows.py).
 
         Raises:
@@ -211,36 +210,6 @@ class Task(Objective):
             return records.lengths("ids")[:, None]
         return np.full((len(records), 1), records.length, np.int32)
 
-    def token_counts(self, feature: Any) -> tuple[int, ...]:
-        """Returns the number of tokens in each text that the model reads for an example.
-
-        There is one text per row of its inputs, padded on the right.
-
-        Then batches are computed without the padding (data/padding.py); with (), as by
-        default, they are computed as they are.
-
-        Args:
-          feature: what `encode` has made of the example.
-        """
-        return ()
-
-    def join(self, features: Sequence[Any], records: TableRecords) -> Sequence[Any]:
-        """Joins the features of training rows to examples' features.
-
-        By default, each row has its own example.
-        """
-        return features
-
-    def tokens(self, feature: Any) -> tuple[int, ...]:
-        """Returns the number of tokens in a feature.
-
-        Its longest row has it; so has its decoder side, if there is one.
-        """
-        counts = self.token_counts(feature)
-        if counts:
-            return (max(counts),)
-        return (_longest(feature),)
-
     def teaches(self, record: Record) -> bool:
         """Returns whether there is something to learn from a record, or only to predict."""
         return True
@@ -259,11 +228,8 @@ class Task(Objective):
 
     def show(self, records: TableRecords, index: int) -> str:
         """Describes an example: its decoded tokens, and its target."""
-        if self.stored:
-            record = records.record(index)
-            row = Framed(record["ids"], int(record.get("second", len(record["ids"]))), 0)
-        else:
-            row = records.features[index][0]
+        record = records.record(index)
+        row = Framed(record["ids"], int(record.get("second", len(record["ids"]))), 0)
         texts = records.frame.texts_of(row)
         return " | ".join(records.tokenizer.decode(ids) for ids in texts if ids.size)
 
@@ -416,15 +382,6 @@ def fold(label: str) -> str:
 def _folded(labels: tuple[str, ...]) -> dict[str, int]:
     # In reverse, so that of labels that fold alike the first one counts.
     return {fold(label): index for index, label in reversed(list(enumerate(labels)))}
-
-
-def _longest(feature: object) -> int:
-    """Returns the number of tokens in the longest row of a feature."""
-    if hasattr(feature, "ids"):
-        return len(feature.ids)
-    if isinstance(feature, (tuple, list)):
-        return max(map(_longest, feature), default=0)
-    return 0
 
 
 def names_of(

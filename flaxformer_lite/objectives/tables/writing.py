@@ -1,9 +1,7 @@
 """The base of generation tasks: prompts and answers, scored on text generated for held-out rows."""
 
-import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, TypedDict
 
 import numpy as np
 
@@ -16,7 +14,6 @@ from flaxformer_lite.objectives.base import (
     Writer,
     score_metric,
 )
-from flaxformer_lite.objectives.row_plans import RowPlan, share_rows
 from flaxformer_lite.objectives.rows import TableRecords
 from flaxformer_lite.objectives.tables import scores
 from flaxformer_lite.objectives.tables.task import Task
@@ -59,7 +56,6 @@ class WritingTask(TextObjective, Task):
     scored_by: ScoredBy = "bleu"
     score_rows: Count = 32  # held-out rows that each evaluation writes for
     num_beams: Size = 1  # of the search that writes
-    packed = False  # whether short training rows share an example; not annotated, so not a field
     new_head = False
     strips_texts = True  # whether spaces around a written text are no part of it
 
@@ -79,28 +75,6 @@ class WritingTask(TextObjective, Task):
     def is_scored(self) -> bool:
         """Whether generated text is scored; warns once if the library is missing."""
         return self.scored_by != "none" and scores.import_library(NEEDS[self.scored_by]) is not None
-
-    def costs(self, piece: Any) -> tuple[int, ...]:
-        """Returns the tokens of a piece in each of its rows."""
-        raise NotImplementedError
-
-    def tokens(self, feature: Any) -> tuple[int, ...]:
-        return tuple(map(sum, zip(*map(self.costs, feature), strict=True)))
-
-    def join(self, features: Sequence[Any], records: TableRecords) -> Sequence[Any]:
-        """Joins neighboring pieces into one example while they fit."""
-        if not self.packed:
-            return features
-        costs = records.sizes
-        if len(costs) != len(features):  # they are joined already
-            pieces = itertools.chain.from_iterable(features)
-            features = [(piece,) for piece in pieces]
-            costs = np.asarray([self.tokens(feature) for feature in features])
-        count = np.arange(len(features) + 1)
-        plan = RowPlan(count[:-1], np.ones(len(features), np.int32), count[:-1], count)
-        budgets = (records.length, records.target_length)
-        first = share_rows(plan, costs.astype(np.int64), budgets[: costs.shape[1]]).first
-        return JoinedFeatures(features, first)
 
     def prompt(self, records: TableRecords, example: int) -> np.ndarray:
         """Returns the ids of the prompt."""
@@ -174,24 +148,6 @@ class WritingTask(TextObjective, Task):
     def show(self, records: TableRecords, index: int) -> str:
         read, reference = self.prompt_and_reference(records, index)
         return f"{_brief(read)!r} -> {_brief(reference or '')!r}"
-
-
-class JoinedFeatures(Sequence):
-    """Features that each hold the pieces of several neighboring ones."""
-
-    def __init__(self, features: Sequence[Any], first: np.ndarray):
-        self.first = first  # feature i has the pieces of features first[i] .. first[i + 1] - 1
-        self._features = features
-
-    def __len__(self) -> int:
-        return len(self.first) - 1
-
-    def __getitem__(self, index: int | slice) -> Any:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        index = range(len(self))[index]
-        parts = self._features[int(self.first[index]) : int(self.first[index + 1])]
-        return tuple(itertools.chain.from_iterable(parts))
 
 
 def _brief(text: str) -> str:

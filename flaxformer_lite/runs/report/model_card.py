@@ -242,7 +242,8 @@ def _class_scores(run: Path) -> Json:
         if title.startswith("scores per "):
             shown = []
             for name, *values in rows[:MOST_LABELS]:
-                shown.append([_labels([str(name)]), *map(cell_text, values)])
+                in_cell = _labels([str(name)]).replace("|", "\\|")
+                shown.append([in_cell, *map(cell_text, values)])
             return {"head": head, "rows": shown}
     return {}
 

@@ -3,14 +3,18 @@
 import base64
 import functools
 import hashlib
+import json
+import re
 from typing import TYPE_CHECKING
 
+from flaxformer_lite.files.read import escape_unprintable
 from flaxformer_lite.objectives.tables.breakdown import cell_text
 
 if TYPE_CHECKING:
     import jinja2
 
 NUM_COLORS = 8  # classes c0 .. c7
+MARKUP = re.compile(r"[\\`*\[\]<>&|~$]")  # what begins HTML, a link, emphasis, code or a cell
 MIN_WRAPPED_CHARACTERS = 24  # characters of a cell from which on it wraps
 
 
@@ -28,6 +32,17 @@ def render_template(name: str, **values: object) -> str:
 def render_page(name: str, **values: object) -> bytes:
     """Renders a template to the bytes of a file, with ? for what UTF-8 cannot hold."""
     return render_template(name, **values).encode(errors="replace")
+
+
+def escape_markdown(value: object) -> str:
+    """Returns a text as Markdown that shows it on one line, without HTML, links or emphasis."""
+    text = escape_unprintable(" ".join(str(value).split()))
+    return MARKUP.sub(lambda match: f"&#{ord(match[0])};", text)
+
+
+def quote_json(text: str) -> str:
+    """Returns a text between double quotes, on one line, as Python and JSON read it."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def format_number(value: float, digits: int = 4) -> str:
@@ -62,5 +77,10 @@ def make_environment() -> "jinja2.Environment":
         "SCRIPT": markupsafe.Markup(script),
         "SCRIPT_DIGEST": digest,
     }
-    environment.filters |= {"cell_text": cell_text, "number": format_number}
+    environment.filters |= {
+        "cell_text": cell_text,
+        "number": format_number,
+        "plain": escape_markdown,
+        "quoted": quote_json,
+    }
     return environment

@@ -41,7 +41,7 @@ def in_blocks(q, k, v, more_k, more_v, table, dropout=None):
         IDS,
         block=BLOCK,
         radius=RADIUS,
-        bias_NTS=bias,
+        block_bias=bias,
         scale=0.3,
         softcap=2.0,
         shared=shared,

@@ -135,7 +135,7 @@ def _of_rows(bias: Bias | jax.Array | None, rows_T: jax.Array) -> Bias | jax.Arr
 
 
 def call_at_rows(
-    bias: Bias, rows_T: jax.Array, q_BTNH: jax.Array, rows: jax.Array, columns: jax.Array
+    bias: Bias, chosen_rows: jax.Array, q_BTNH: jax.Array, rows: jax.Array, columns: jax.Array
 ) -> jax.Array:
     """Computes a bias by the numbers that this device's rows have in the whole sequence."""
-    return bias(q_BTNH, jnp.take(rows_T, rows, mode="clip"), columns)
+    return bias(q_BTNH, jnp.take(chosen_rows, rows, mode="clip"), columns)

@@ -512,7 +512,7 @@ def _to_mirror(x: jax.Array, ring: Shards) -> jax.Array:
     return lax.ppermute(x, ring.mesh_axis, to)
 
 
-def _pad(x_BT: jax.Array, block: int) -> jax.Array:
+def _pad(x: jax.Array, block: int) -> jax.Array:
     """Pads axis 1 of x [B, T, ...] with zeros to whole blocks."""
-    widths = [(0, 0), (0, -x_BT.shape[1] % block)] + [(0, 0)] * (x_BT.ndim - 2)
-    return jnp.pad(x_BT, widths)
+    widths = [(0, 0), (0, -x.shape[1] % block)] + [(0, 0)] * (x.ndim - 2)
+    return jnp.pad(x, widths)

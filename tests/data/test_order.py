@@ -9,7 +9,7 @@ import grain
 import numpy as np
 import pytest
 
-from flaxformer_lite.data import epochs
+from flaxformer_lite.data import order
 from flaxformer_lite.data.pipeline import open_dataset
 from flaxformer_lite.data.text_examples import open_corpus
 from tests.marks import daily
@@ -19,7 +19,7 @@ SIZES = 25, 27, 24
 
 @pytest.mark.parametrize("num_plans", [1, 2, 3])
 def test_each_row_of_each_packing_once_in_its_epochs(num_plans):
-    find = epochs.endless_finder(lambda number: range(SIZES[number]), num_plans, seed=3)
+    find = order.endless_finder(lambda number: range(SIZES[number]), num_plans, seed=3)
     position = 0
     orders = []
     for epoch in range(7):
@@ -34,7 +34,7 @@ def test_each_row_of_each_packing_once_in_its_epochs(num_plans):
 
 def test_found_without_state():
     def finder():
-        return epochs.endless_finder(lambda number: range(SIZES[number]), 3, seed=3)
+        return order.endless_finder(lambda number: range(SIZES[number]), 3, seed=3)
 
     places = range(0, 4000, 397)
     once = [finder()(place) for place in places]
@@ -42,19 +42,19 @@ def test_found_without_state():
     assert [find(place) for place in reversed(places)] == once[::-1]
 
 
-@pytest.mark.parametrize("size", [7, epochs.SHORT])
+@pytest.mark.parametrize("size", [7, order.SHORT])
 def test_the_order_is_grains(size):
     seed = 2**32 + 5
-    find = epochs.endless_finder(lambda number: range(size), 1, seed)
-    order = grain.MapDataset.range(size).seed(5).shuffle().repeat()
+    find = order.endless_finder(lambda number: range(size), 1, seed)
+    due = grain.MapDataset.range(size).seed(5).shuffle().repeat()
     places = (0, size - 1, size, 2 * size + 1)
-    assert [find(place)[1] for place in places] == [order[place] for place in places]
+    assert [find(place)[1] for place in places] == [due[place] for place in places]
 
 
 def test_no_packing_is_asked_for_before_its_epoch():
     asked = []
     packing = lambda number: asked.append(number) or range(SIZES[number])  # noqa: E731
-    find = epochs.endless_finder(packing, 3, seed=3)
+    find = order.endless_finder(packing, 3, seed=3)
     find(24)
     assert set(asked) == {0}
     find(25)

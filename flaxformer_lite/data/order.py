@@ -1,4 +1,4 @@
-"""The order of training examples: each epoch is shuffled anew and, for text, planned anew."""
+"""The order of training rows: each epoch is shuffled anew and, for text, planned anew."""
 
 import functools
 from collections.abc import Callable, Sized
@@ -6,11 +6,19 @@ from typing import TypeVar
 
 import grain
 
-Packed = TypeVar("Packed", bound=Sized)
+Planned = TypeVar("Planned", bound=Sized)
 
 SHORT = 4096  # rows; the order of a shorter epoch is kept
 
 
+def find_row(size: int, seed: int, epoch: int, place: int) -> int:
+    """Returns the row at a place of an epoch of `size` rows."""
+    if size < SHORT:
+        return _short_order(size, seed, epoch)[place]
+    return int(_shuffled(size, seed)[epoch * size + place])
+
+
+@functools.lru_cache(maxsize=4096)
 def _shuffled(size: int, seed: int) -> grain.MapDataset:
     """Returns the rows of all epochs, each in its own order."""
     return grain.MapDataset.range(size).seed(seed % 2**32).shuffle().repeat()
@@ -28,15 +36,15 @@ def _short_order(size: int, seed: int, epoch: int) -> tuple[int, ...]:
 
 
 def endless_finder(
-    open_plan: Callable[[int], Packed], num_plans: int, seed: int
-) -> Callable[[int], tuple[Packed, int]]:
-    """Returns the function that finds example p of an endless stream.
+    open_plan: Callable[[int], Planned], num_plans: int, seed: int
+) -> Callable[[int], tuple[Planned, int]]:
+    """Returns the function that finds row p of an endless stream.
 
     The function returns the records and the row in them.
 
-    Epoch e reads each row of plan e % num_plans once, in its own order. Plans differ slightly
-    in their number of rows; the position of p follows from these numbers, so there is no state, and
-    a run resumes anywhere.
+    Epoch e reads each row of plan e % num_plans once, in its own order. Plans differ slightly in
+    their number of rows; the place of p follows from these numbers, so there is no state, and a run
+    resumes anywhere.
 
     Args:
       open_plan: returns the records of a plan; first called for one when its epoch begins.
@@ -44,11 +52,7 @@ def endless_finder(
       seed: seed of the shuffles.
     """
 
-    @functools.cache
-    def shuffled(number: int) -> grain.MapDataset:
-        return _shuffled(len(open_plan(number)), seed)
-
-    def find(position: int) -> tuple[Packed, int]:
+    def find(position: int) -> tuple[Planned, int]:
         epoch = 0
         rest = position  # rows from the beginning of the epoch
         size = len(open_plan(0))
@@ -56,14 +60,11 @@ def endless_finder(
             epoch = epoch + 1
             rest = rest - size
             if epoch == num_plans:
-                # All plans together have position - rest rows, so that whole cycles are skipped
-                # at once.
+                # All plans together have position - rest rows, so that whole cycles are skipped at
+                # once.
                 cycles, rest = divmod(rest, position - rest)
                 epoch += cycles * num_plans
             size = len(open_plan(epoch % num_plans))
-        number = epoch % num_plans
-        if size < SHORT:
-            return open_plan(number), _short_order(size, seed, epoch)[rest]
-        return open_plan(number), int(shuffled(number)[epoch * size + rest])
+        return open_plan(epoch % num_plans), find_row(size, seed, epoch, rest)
 
     return find

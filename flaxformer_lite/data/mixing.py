@@ -1,0 +1,216 @@
+"""Divides the rows of a mixture among its sources by their weights, as a function of the row.
+
+A tree of two-way choices: of the first n rows of a node, the left child gets its share of them,
+rounded. Any row is found by one walk down the tree, without state. The tree is Huffman's, so that a
+source other than the last choice's has at most two thirds of its node, and the errors of rounding,
+a half at each node, add up to less than two rows, however many sources there are.
+"""
+
+import bisect
+import functools
+import heapq
+import itertools
+from collections.abc import Collection, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flaxformer_lite.objectives.rows import Example
+from flaxformer_lite.objectives.sums import SOURCE
+
+# A smaller share counts as 0: in a run of few rows it would have none.
+LEAST_SHARE = Fraction(1, 1 << 13)
+FOREVER = 1 << 62  # rows
+BITS = 60  # of the fractions of rows, which are integers to be exact on any machine
+
+
+class Stage(NamedTuple):
+    """Weights from a given row until the next stage."""
+
+    row: int
+    weights: tuple[float, ...]  # of each source; they need not add up to 1
+
+
+class _Node(NamedTuple):
+    """A choice between two nodes, or sources.
+
+    Attributes:
+      left, right: nodes, or numbers of sources.
+      slope: the left one's share of the rows of this node, times 2 ** BITS.
+      start: the rows due to the left one before the first row, and a half to round, likewise.
+    """
+
+    left: "_Node | int"
+    right: "_Node | int"
+    slope: int
+    start: int
+
+    def of_left(self, rows: int) -> int:
+        """Returns how many of the first rows of this node go to the left."""
+        return max(0, min(rows, (self.start + rows * self.slope) >> BITS))
+
+
+class _Segment(NamedTuple):
+    """Rows of constant shares.
+
+    Attributes:
+      row: the first one.
+      before: rows of each source before it.
+      shares: of each source, together 1.
+      tree: the choices; None if no source has a share.
+    """
+
+    row: int
+    before: list[int]
+    shares: list[Fraction]
+    tree: _Node | int | None
+
+    def counts(self, rows: int) -> list[int]:
+        """Returns the rows of each source before the mixture's, and among the first of these."""
+        counts = list(self.before)
+        nodes = [(self.tree, rows)]
+        while nodes:
+            node, rows = nodes.pop()
+            if isinstance(node, _Node):
+                left = node.of_left(rows)
+                nodes += [(node.left, left), (node.right, rows - left)]
+            elif node is not None:
+                counts[node] += rows
+        return counts
+
+    def find(self, rows: int) -> tuple[int, int]:
+        """Returns the source of a row, and the number of earlier rows of that source."""
+        node = self.tree
+        while isinstance(node, _Node):
+            left = node.of_left(rows)
+            if node.of_left(rows + 1) > left:
+                node = node.left
+                rows = left
+            else:
+                node = node.right
+                rows -= left
+        if node is None:
+            raise IndexError("the mixture has ended")
+        return node, self.before[node] + rows
+
+
+class Mixing:
+    """Divides rows among sources by weights, until their limits are reached.
+
+    The share of a source that has reached its limit is divided among the others by their weights.
+    At every row each source has the sum of its shares within two rows, and within three where
+    weights have changed.
+
+    Args:
+      stages: the weights; the first stage begins at row 0.
+      limits: the most rows of each source, or None.
+
+    Attributes:
+      total: the number of rows until all sources with a weight have reached their limits; None if
+        there is no end.
+    """
+
+    def __init__(self, stages: Sequence[Stage], limits: Sequence[int | None]):
+        self._segments = _plan(stages, [FOREVER if limit is None else limit for limit in limits])
+        self._starts = [segment.row for segment in self._segments]
+        self.total: int | None = None
+        if self._segments[-1].tree is None:
+            self.total = self._starts[-1]
+
+    def find(self, row: int) -> tuple[int, int]:
+        """Returns the source of a row, and the number of earlier rows of that source."""
+        segment = self._at(row)
+        return segment.find(row - segment.row)
+
+    def counts(self, row: int) -> list[int]:
+        """Returns the number of rows of each source before a row."""
+        segment = self._at(row)
+        return segment.counts(row - segment.row)
+
+    def shares(self, row: int) -> list[float]:
+        """Returns the share of each source at a row."""
+        return list(map(float, self._at(row).shares))
+
+    @property
+    def largest_shares(self) -> list[float]:
+        """The largest share that each source has at any row."""
+        of_segments = [segment.shares for segment in self._segments]
+        return [float(max(shares)) for shares in zip(*of_segments, strict=True)]
+
+    def _at(self, row: int) -> _Segment:
+        return self._segments[bisect.bisect_right(self._starts, row) - 1]
+
+
+def tag_source(example: Example, sources: Collection[str], source: str) -> Example:
+    """Marks an example with its source, so that the loss can be summed by source.
+
+    An example of a single source is returned as it is.
+    """
+    if len(sources) < 2:
+        return example
+    tags: dict[str, Any] = {f"{SOURCE}{name}": np.bool_(name == source) for name in sources}
+    return {**example, "targets": {**example["targets"], **tags}}
+
+
+def _plan(stages: Sequence[Stage], limits: Sequence[int]) -> list[_Segment]:
+    """Lists the segments of constant shares: a stage until it, or one of its sources, ends."""
+    segments = list[_Segment]()
+    row = 0
+    before = [0] * len(limits)
+    due = [0] * len(limits)  # times 2 ** BITS
+    ends = [*(stage.row for stage in stages[1:]), FOREVER]
+    for stage, end in zip(stages, ends, strict=True):
+        while row < end:
+            has_rows = [count < limit for count, limit in zip(before, limits, strict=True)]
+            shares = _divide(stage.weights, has_rows)
+            segment = _Segment(row, before, shares, _make_tree(shares, due, before))
+            segments.append(segment)
+            if segment.tree is None:
+                return segments
+            length = end - row
+            for source, limit in enumerate(limits):
+                if shares[source] and limit < FOREVER:
+                    count = functools.partial(_count, segment, source)
+                    length = bisect.bisect_left(range(length), limit, key=count)
+            before = segment.counts(length)
+            for source, share in enumerate(shares):
+                due[source] += round(share * length * (1 << BITS))
+            row += length
+    return segments
+
+
+def _count(segment: _Segment, source: int, rows: int) -> int:
+    return segment.counts(rows)[source]
+
+
+def _make_tree(
+    shares: Sequence[Fraction], due: Sequence[int], before: Sequence[int]
+) -> _Node | int | None:
+    """Joins the two smallest nodes until one is left; None if no source has a share."""
+    numbers = itertools.count()  # so that nodes of equal shares are never compared
+    nodes: list[tuple[int, int, int, _Node | int]] = []  # share, number, debt, node
+    for source, share in enumerate(shares):
+        if share:
+            debt = due[source] - (before[source] << BITS)
+            nodes.append((round(share * (1 << BITS)), next(numbers), debt, source))
+    heapq.heapify(nodes)
+    while len(nodes) > 1:
+        right_share, _, right_debt, right = heapq.heappop(nodes)
+        left_share, _, left_debt, left = heapq.heappop(nodes)
+        share = left_share + right_share
+        debt = left_debt + right_debt
+        slope = (left_share << BITS) // share
+        # The rows that settle debts are not divided by shares.
+        start = left_debt - (debt * left_share) // share + (1 << (BITS - 1))
+        node = _Node(left, right, slope, start)
+        heapq.heappush(nodes, (share, next(numbers), debt, node))
+    return nodes[0][-1] if nodes else None
+
+
+def _divide(weights: Sequence[float], has_rows: Sequence[bool]) -> list[Fraction]:
+    """Returns the shares of the sources that have rows left, without those below LEAST_SHARE."""
+    exact = [Fraction(weight) * has for weight, has in zip(weights, has_rows, strict=True)]
+    whole = sum(exact)
+    kept = [weight if weight >= whole * LEAST_SHARE else Fraction(0) for weight in exact]
+    return [weight / (sum(kept) or 1) for weight in kept]
