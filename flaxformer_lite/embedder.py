@@ -85,10 +85,10 @@ def load_embedder(
 
     Args:
       path: a directory that sentence-transformers wrote, any other encoder's published weights
-        (whose vectors are the normalized means of the last hidden states), the `--workdir` of a
+        (whose vectors are the means of the last hidden states), the `--workdir` of a
         training run, or an address of one of them.
-      size: values of a dense vector to keep, the first ones, before it is normalized; 0 keeps what
-        the directory says, or all.
+      size: values of a dense vector to keep, the first ones; 0 keeps what the directory says, or
+        all.
       family, allow_plugins, **options: as in `load_pretrained`; an adapter is merged.
 
     Raises:

@@ -69,7 +69,8 @@ def open_model(
 
 def load_named_layers(args: argparse.Namespace, folder: Path) -> SentenceLayers:
     """Loads the layers of a command's sentence model, cut to the vectors of --size."""
-    layers = load_sentence_layers(folder, allow_plugins=args.allow_plugins)
+    with print_warnings():
+        layers = load_sentence_layers(folder, allow_plugins=args.allow_plugins)
     if args.size is None:
         return layers
     return layers.cut(args.size, "--size")

@@ -1,6 +1,7 @@
 """The format of sentence-transformers: pooling, and the layers after it."""
 
 import json
+import logging
 import shutil
 import string
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ from flaxformer_lite.nn.functions import splade
 from flaxformer_lite.nn.functions.activations import TORCH_ACTIVATIONS
 from flaxformer_lite.pretrained.safetensors import WeightsError, open_file
 
+LOG = logging.getLogger("flaxformer_lite")
 FILES = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
 OLD_ACTIVATION = "sbert_ce_default_activation_function"  # in config.json, before version 4
 STATIC = "StaticEmbedding"
@@ -95,7 +97,7 @@ class SentenceLayers(NamedTuple):
     # sparse vectors, a strategy of nn/functions/splade.py
     pooling: str = ""
     limit: int | None = None  # longest text in tokens; None is no limit
-    normalize: bool = True  # whether vectors have length one
+    normalize: bool = False  # whether vectors have length one, before they are cut
     dense: tuple[Dense, ...] = ()  # layers between pooling and normalization
     prompts: tuple[tuple[str, str], ...] = ()  # names of what is put before a text, and the texts
     default_prompt: str = ""  # the name of the prompt to use if the caller names none
@@ -106,8 +108,8 @@ class SentenceLayers(NamedTuple):
     kind: str = "dense"
     activation: str = "relu"  # of sparse vectors, as nn/functions/splade.py has it
     late: LateInteractionSettings = LateInteractionSettings()  # of multi-vector models
-    # the first values of a vector that are kept, before it is normalized; 0 is all. For models
-    # trained so that they suffice (Kusupati et al. 2022, "Matryoshka Representation Learning")
+    # the first values of a vector that are kept; 0 is all. For models trained so that they suffice
+    # (Kusupati et al. 2022, "Matryoshka Representation Learning")
     size: int = 0
 
     def prompt(self, name: str | None = None) -> str:
@@ -158,12 +160,12 @@ class SentenceLayers(NamedTuple):
                 f"size={self.size}: the model's vectors have {pooled_ND.shape[-1]} values; choose"
                 " fewer."
             )
-        if self.size:
+        if self.normalize:
+            lengths_N1 = np.linalg.norm(pooled_ND, axis=-1, keepdims=True)
+            pooled_ND = pooled_ND / np.maximum(lengths_N1, np.finfo(np.float32).tiny)
+        if self.size:  # as sentence-transformers does, which does not normalize again
             pooled_ND = pooled_ND[:, : self.size]
-        if not self.normalize:
-            return pooled_ND
-        lengths_N1 = np.linalg.norm(pooled_ND, axis=-1, keepdims=True)
-        return pooled_ND / np.maximum(lengths_N1, np.finfo(np.float32).tiny)
+        return pooled_ND
 
 
 def read_sentence_layers(folder: Path) -> SentenceLayers:
@@ -178,10 +180,11 @@ def read_sentence_layers(folder: Path) -> SentenceLayers:
     )
     prompts, default = _prompts(folder / "config_sentence_transformers.json")
     modules = _modules(folder)
-    config = _optional(folder / "config.json", {"normalize": bool})  # Model2Vec's
+    config = _optional(folder / "config.json", {"normalize": bool})
+    is_table = not modules and config.get("model_type") == "model2vec"
     layers = SentenceLayers(
         limit=_transformer(folder).get("max_seq_length"),
-        normalize=not modules and config.get("normalize", True),
+        normalize=is_table and config.get("normalize", True),
         prompts=prompts,
         default_prompt=default,
         similarity=described.get("similarity_fn_name") or "",
@@ -467,7 +470,6 @@ def trained_layers(fields: Json, limit: int) -> SentenceLayers | None:
         return SentenceLayers(
             pooling,
             limit,
-            normalize=False,
             prompts=prompts,
             similarity="dot",
             kind=kind,
@@ -475,11 +477,16 @@ def trained_layers(fields: Json, limit: int) -> SentenceLayers | None:
         )
     if kind == "multi_vector":
         return SentenceLayers(
-            limit=limit, prompts=prompts, similarity="maxsim", kind=kind, late=late
+            limit=limit,
+            normalize=True,
+            prompts=prompts,
+            similarity="maxsim",
+            kind=kind,
+            late=late,
         )
     if not pooling:
         return None
-    return SentenceLayers(pooling, limit, prompts=prompts)
+    return SentenceLayers(pooling, limit, normalize=True, prompts=prompts)
 
 
 def copy_sentence_layers(source: Path, folder: Path) -> None:
@@ -495,15 +502,15 @@ def copy_sentence_layers(source: Path, folder: Path) -> None:
 
 
 def _modules(folder: Path) -> list[tuple[str, str]]:
-    """Returns the folder and kind of each layer.
-
-    Without a modules.json, the pooling layer alone; [] if there is none either.
-    """
+    """Returns the folder and kind of each layer; [] without a modules.json."""
     path = folder / "modules.json"
     if not path.exists():
-        if not (folder / "1_Pooling").is_dir():
-            return []
-        return [("1_Pooling", "Pooling"), ("", "Normalize")]
+        if (folder / "1_Pooling").is_dir():
+            LOG.warning(
+                "%s: without modules.json, 1_Pooling is not read, as in sentence-transformers.",
+                folder,
+            )
+        return []
     listed = parse_object(b'{"modules": ' + read_bytes(path) + b"}", str(path)).get("modules")
     if not isinstance(listed, list):
         raise _bad_module(path, None)

@@ -156,8 +156,9 @@ def check_data(folder: Path, data: RunData) -> None:
     recorded = workdir.data_fingerprint(folder)
     if recorded and recorded != data.fingerprint:
         raise ConfigError(
-            f"--workdir={folder}: the text or table has changed since the run read it ({recorded}"
-            f" -> {data.fingerprint}), so its batches cannot be reconstructed; restore it."
+            f"--workdir={folder}: the text or table has changed since the run read it, or this"
+            f" version makes other rows of the same ({recorded} -> {data.fingerprint}), so its"
+            " batches cannot be reconstructed; restore it, or take the version that began the run."
         )
 
 

@@ -68,7 +68,7 @@ def _growth(step: Json) -> float:
     if isinstance(pattern.get("String"), str):
         return max(1, made / max(1, len(pattern["String"])))
     try:
-        regex = tokenizers.Regex(pattern.get("Regex"))
+        regex = tokenizers.Regex(str(pattern.get("Regex")))
         probed = tokenizers.normalizers.Replace(regex, "x").normalize_str(PROBE)
     except Exception:  # no pattern, as the library says when it reads the file
         return 1

@@ -166,11 +166,16 @@ def test_a_prompt_that_fills_the_window_is_told(tmp_path, caplog):
     assert "prompt" not in caplog.text
 
 
-def test_without_modules_vectors_are_of_length_one(tmp_path):
-    assert read_sentence_layers(tmp_path) == SentenceLayers("", None, True, ())
-    (tmp_path / "1_Pooling").mkdir()
-    (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
-    assert read_sentence_layers(tmp_path) == SentenceLayers("first", None, True, ())
+def test_without_modules_vectors_are_means_of_any_length(tmp_path, caplog):
+    """The first numbers of sentence-transformers' vectors, of the same folder."""
+    folder = Path(shutil.copytree(ROOT / "mean_normalize", tmp_path / "model"))
+    (folder / "modules.json").unlink()
+    edit(folder / "1_Pooling" / "config.json", pooling_mode="cls")
+    layers = read_sentence_layers(folder)
+    vectors = embed(open_model(str(folder)), ["zero one two", "four"], layers)
+    due = [[0.405912, 0.632298, -0.588307], [1.309892, -0.292659, 0.062104]]
+    np.testing.assert_allclose(vectors[:, :3], due, atol=2e-6)
+    assert "1_Pooling is not read" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,6 @@ def add_size(parser: argparse.ArgumentParser) -> None:
         "--size",
         type=command_line.integer(1),
         metavar="INT",
-        help="values of a vector that are kept, the first ones, before it is normalized (default:"
-        " truncate_dim of the model's files, or all)",
+        help="values of a vector that are kept, the first ones (default: truncate_dim of the"
+        " model's files, or all)",
     )

@@ -212,9 +212,9 @@ def _finish(layers: SentenceLayers, x: jax.Array) -> jax.Array:
     for layer in layers.dense:
         bias = jnp.expand_dims(layer.bias_O, tuple(range(x.ndim - 1)))
         x = TORCH_ACTIVATIONS[layer.activation](x @ layer.kernel_DO + bias)
-    if layers.size:
-        x = x[..., : layers.size]
-    return to_unit_length(x) if layers.normalize else x
+    if layers.normalize:
+        x = to_unit_length(x)
+    return x[..., : layers.size or None]
 
 
 class HeadSizes(NamedTuple):
