@@ -20,7 +20,6 @@ from flaxformer_lite.config import (
     to_config_dict,
 )
 from flaxformer_lite.data import table
-from flaxformer_lite.data.columns import by_role, columns_of
 from flaxformer_lite.data.digests import digest_of
 from flaxformer_lite.data.encoded_rows import (
     LabelledRecords,
@@ -30,9 +29,9 @@ from flaxformer_lite.data.encoded_rows import (
     row_errors,
 )
 from flaxformer_lite.data.open_tokenizer import make_tokenizer
-from flaxformer_lite.data.scan import RoleRow, Scan, count_shared, scan_table
+from flaxformer_lite.data.rows import RoleRow, Table, by_role, columns_of
+from flaxformer_lite.data.scan import Scan, count_shared, scan_table
 from flaxformer_lite.data.split import SPLITS
-from flaxformer_lite.data.table import Table
 from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.runtime import garbage, progress
 from flaxformer_lite.storage import content_cache

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json
@@ -211,15 +212,19 @@ def build_store(
     return TokenStore(_columns_of(columns, arrays), _describe(sources))
 
 
+def map_numbers(path: Path, dtype: DTypeLike) -> np.ndarray:
+    """Maps a file of numbers into memory, or reads it if it is small."""
+    if path.stat().st_size > MAX_READ_BYTES:
+        return np.asarray(np.memmap(path, dtype, "r"))
+    values = np.fromfile(path, dtype)
+    values.flags.writeable = False
+    return values
+
+
 def map_store(folder: Path) -> TokenStore:
     """Maps a complete store into memory."""
     description = json.loads((folder / DESCRIPTION).read_bytes())
-    path = folder / COLUMNS
-    if path.stat().st_size > MAX_READ_BYTES:
-        content = np.asarray(np.memmap(path, np.uint8, "r"))
-    else:
-        content = np.fromfile(path, np.uint8)
-        content.flags.writeable = False
+    content = map_numbers(folder / COLUMNS, np.uint8)
     columns: dict[str, StoredColumn] = {}
     arrays: dict[tuple[str, str], np.ndarray] = {}
     for name, stored in description["columns"].items():
