@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.digests import digest_of
 from flaxformer_lite.data.rows import RoleRow, Table, TableRows
@@ -150,7 +151,7 @@ def _pass(read: Table, rows: TableRows, task: Task, fraction: float, drops: bool
         for column in needed:
             role = column.role
             values = [row[role] for row in batch]
-            for at in task.odd_values(values):
+            for at in _odd_values(task, values):
                 value = values[at]
                 if task.is_missing(role, value):
                     problems = lacking
@@ -170,6 +171,24 @@ def _pass(read: Table, rows: TableRows, task: Task, fraction: float, drops: bool
     if not drops:
         complete[:] = True
     return Scan(hashes, complete, below, _by_first_row(lacking), _by_first_row(blank))
+
+
+def _odd_values(task: Task, values: Sequence[object]) -> list[int]:
+    """Returns where values of a column are no texts, or texts that may count as missing.
+
+    The task is asked about these alone, as a table has a million others. One of a user's own may
+    have other rules, and is asked about all values.
+    """
+    for rule in (type(task).is_missing, type(task).is_blank):
+        # The package's own only take fewer values for missing.
+        if rule.__module__.partition(".")[0] != registry.PACKAGE:
+            return list(range(len(values)))
+    words = {"", *task.missing}
+    odd = []
+    for at, value in enumerate(values):
+        if not isinstance(value, str) or value.strip() in words:
+            odd.append(at)
+    return odd
 
 
 def _documents(rows: Sequence[RoleRow], inputs: Sequence[Column]) -> list[str]:

@@ -121,23 +121,6 @@ class Task(Objective):
         """
         return self
 
-    def odd_values(self, values: Sequence[object]) -> list[int]:
-        """Returns where values of a column are no texts, or texts that may count as missing.
-
-        `is_missing` and `is_blank` are asked about these alone, as a table has a million others. A
-        task of a user's own may have other rules, and is asked about all values.
-        """
-        for rule in (type(self).is_missing, type(self).is_blank):
-            # The package's own only take fewer values for missing.
-            if rule.__module__.partition(".")[0] != __name__.partition(".")[0]:
-                return list(range(len(values)))
-        words = {"", *self.missing}
-        odd = []
-        for at, value in enumerate(values):
-            if not isinstance(value, str) or value.strip() in words:
-                odd.append(at)
-        return odd
-
     def is_missing(self, role: str, value: object) -> bool:
         """Returns whether a value counts as missing; rows without a text or label are rejected."""
         if role == "label" and isinstance(value, str):
