@@ -301,7 +301,7 @@ def _write_records(
         for first, batch in batches:
             with row_errors(read, first):
                 made = objective.encode(batch, encoder)
-            records: list[Record] = []
+            records: list[Json] = []
             for row, of_row in zip(range(first, first + len(batch)), made, strict=True):
                 records += [{"cut": 0, **record, "row": row} for record in of_row]
             writer.count("cut", sum(record["cut"] > 0 for record in records))

@@ -16,14 +16,14 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.objectives.rows import Record, StoredColumn
+from flaxformer_lite.objectives.rows import Encoded, StoredColumn
 from flaxformer_lite.storage import content_cache
 
 FORMAT = 1  # of the files; a name of a store contains it
@@ -112,7 +112,7 @@ class StoreWriter:
                 if column.shape is None and not column.like:
                     self.lengths[split, name] = _Growing(np.dtype(np.int64), folder)
 
-    def append(self, split: str, records: Sequence[Record]) -> None:
+    def append(self, split: str, records: Sequence[Encoded]) -> None:
         """Appends records to a split.
 
         Raises:
@@ -476,7 +476,7 @@ def _number(keys: np.ndarray) -> np.ndarray:
     return np.unique(keys, return_inverse=True)[1].astype(np.int32)
 
 
-def _entries(records: Sequence[Record], name: str) -> list[np.ndarray]:
+def _entries(records: Sequence[Encoded], name: str) -> list[Any]:
     entries = []
     for record in records:
         if name not in record:

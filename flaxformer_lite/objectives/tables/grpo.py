@@ -46,9 +46,9 @@ from flaxformer_lite.objectives.policy_gradient import (
 )
 from flaxformer_lite.objectives.rewards.call import call_reward
 from flaxformer_lite.objectives.rows import (
+    Encoded,
     Encoder,
     Example,
-    Record,
     StoredColumn,
     TableRecords,
     fill_row,
@@ -188,15 +188,15 @@ class Grpo(ChatTask):
                 " temperature; set 1."
             )
 
-    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Record]]:
+    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Encoded]]:
         chats = []
         for number, row in enumerate(rows):
             messages = messages_of(row["prompt"], number, "prompt")
             chats.append(variables_of(row, messages, number))
-        records: list[list[Record]] = []
+        records: list[list[Encoded]] = []
         for turns in self.turns(chats, encoder.length, encoder):
             fits = 0 < len(turns.prompt) <= encoder.length - self.answer_length
-            record = {"prompt": turns.prompt, "end": turns.end}
+            record: Encoded = {"prompt": turns.prompt, "end": turns.end}
             records.append([record] if fits else [])
         return records
 

@@ -21,6 +21,7 @@ from flaxformer_lite.files.read import Json, quote_value
 from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.objectives.rows import (
     ClassNames,
+    Encoded,
     Encoder,
     Record,
     StoredColumn,
@@ -160,7 +161,7 @@ class Task(Objective):
         return dataclasses.replace(model, eos_token_id=after[-1])
 
     @abc.abstractmethod
-    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Record]]:
+    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Encoded]]:
         """Tokenizes rows; returns for each row a list of records, with the columns of `stored`.
 
         A row may have no record, or several. A record may also have `cut`, the number of tokens
