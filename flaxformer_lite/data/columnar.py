@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data import stored
+from flaxformer_lite.files.read import Json
 from flaxformer_lite.storage.compressed import INSTALL, Stream
 
 if TYPE_CHECKING:
@@ -25,9 +25,7 @@ RATIO = 16  # and how much longer than its part of the file; texts compress to a
 DIFFERENCES = {"DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"}
 
 
-def rows(
-    content: Content, where: str, kind: str, columns: Sequence[str] = ()
-) -> Iterator[stored.TableRow]:
+def rows(content: Content, where: str, kind: str, columns: Sequence[str] = ()) -> Iterator[Json]:
     """Yields the rows of a file, holding one batch of bounded size in memory.
 
     The size is bounded because a few bytes of parquet can declare a long text for every row.

@@ -4,14 +4,14 @@ import itertools
 from collections.abc import Iterable, Iterator
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data.stored import TableRow
+from flaxformer_lite.files.read import Json
 
 # Columns of CoNLL-U, https://universaldependencies.org/format.html
 UNIVERSAL = ("id", "tokens", "lemmas", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 DOCUMENT = "-DOCSTART-"
 
 
-def read_conll(lines: Iterable[str], where: str, *, universal: bool = False) -> Iterator[TableRow]:
+def read_conll(lines: Iterable[str], where: str, *, universal: bool = False) -> Iterator[Json]:
     """Yields one row per sentence, with a list of values per column.
 
     The columns are `tokens`, the first column of the file, and `tags`, the last one.

@@ -10,7 +10,7 @@ from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.data.encoded_rows import LabelledRecords, encode_rows
 from flaxformer_lite.data.mixing import tag_source
 from flaxformer_lite.data.open_tokenizer import open_tokenizer
-from flaxformer_lite.data.table import Table
+from flaxformer_lite.data.rows import Table, keep_rows
 from flaxformer_lite.data.text_records import Records
 from flaxformer_lite.objectives.row_plans import RowPlan
 from flaxformer_lite.objectives.rows import Example
@@ -69,9 +69,10 @@ def _sample(cfg: ExperimentConfig) -> tuple[Task, LabelledRecords]:
         rows = [{**row, **unknown} for row in rows]
     else:
         task = task.fit(rows, {})
-    table = Table("the sample", (), rows, "")
+    kept = keep_rows(rows)
+    table = Table("the sample", (), kept, "")
     model = cfg.model.skeleton, cfg.model.type_vocab_size
-    return task, encode_rows(task, cfg.data, table, rows, tokenizer.Bytes(), *model)
+    return task, encode_rows(task, cfg.data, table, kept, tokenizer.Bytes(), *model)
 
 
 def _records(cfg: ExperimentConfig, lengths: np.ndarray, rng: np.random.Generator) -> Records:

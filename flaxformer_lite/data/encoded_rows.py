@@ -17,9 +17,8 @@ import numpy as np
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, DataConfig, plugin_name, to_config_dict
-from flaxformer_lite.data import stored
 from flaxformer_lite.data.digests import digest_of
-from flaxformer_lite.data.scan import RoleRow, RoleRows
+from flaxformer_lite.data.rows import RoleRow, Table, TableRows
 from flaxformer_lite.data.store import (
     FORMAT,
     Part,
@@ -28,7 +27,6 @@ from flaxformer_lite.data.store import (
     build_store,
     open_store,
 )
-from flaxformer_lite.data.table import Table
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.row_plans import RowPlan, share_rows
 from flaxformer_lite.objectives.rows import Record, StoredColumn
@@ -40,7 +38,7 @@ from flaxformer_lite.text.tokenizer import Tokenizer
 
 BATCH = 1024  # texts tokenized at a time
 MAX_ROWS = 1024  # that a task encodes at a time
-MAX_CHARACTERS = 2_000_000  # of these rows, unless one has more
+MAX_BYTES = 2_000_000  # of these rows, unless one has more
 PART_ROWS = 1 << 18  # rows of a large table that one process encodes at a time
 # What a store has beside the columns of a task: the number of the table row of each record, and of
 # the tokens that it has lost.
@@ -73,7 +71,7 @@ class Encoder:
     length: int
     target_length: int
     skeleton: str
-    rows: Sequence[RoleRow]
+    rows: TableRows
     variables: Json
     known: dict[str, bool] = field(default_factory=dict)
 
@@ -106,7 +104,8 @@ class Encoder:
     def has(self, role: str) -> bool:
         """Returns whether any row has a value for this role."""
         if role not in self.known:
-            has_column = not isinstance(self.rows, RoleRows) or self.rows.names[role] is not None
+            names = self.rows.names
+            has_column = names is None or names[role] is not None
             self.known[role] = has_column and any(row[role] is not None for row in self.rows)
         return self.known[role]
 
@@ -137,7 +136,7 @@ class LabelledRecords:
     skeleton: str
     variables: Json
     table: Table
-    rows: Sequence[RoleRow]
+    rows: TableRows
     store: TokenStore
     names: tuple[str, ...]
     sizes: np.ndarray = field(default_factory=lambda: np.zeros((0, 1), np.int32))
@@ -224,7 +223,7 @@ def encode_rows(
     objective: Task,
     cfg: DataConfig,
     read: Table,
-    rows: Sequence[RoleRow],
+    rows: TableRows,
     chosen: Tokenizer,
     skeleton: str,
     types: int = 2,
@@ -298,41 +297,19 @@ def _write_records(
     for name in COUNTED:
         writer.count(name, 0)
     with progress.count_progress("tokenizing rows", len(rows)) as advance:
-        for first, batch in _batches_of_rows(encoder.rows, rows):
+        batches = encoder.rows.batches(rows, max_rows=MAX_ROWS, max_bytes=MAX_BYTES)
+        for first, batch in batches:
             with row_errors(read, first):
                 made = objective.encode(batch, encoder)
-            records = []
+            records: list[Json] = []
             for row, of_row in zip(range(first, first + len(batch)), made, strict=True):
-                writer.count("dropped", not of_row)
-                for encoded in of_row:
-                    record = {"cut": 0, **encoded, "row": row}
-                    writer.count("cut", bool(record["cut"]))
-                    writer.count("untaught", not objective.teaches(record))
-                    records.append(record)
+                records += [{"cut": 0, **record, "row": row} for record in of_row]
+            writer.count("cut", sum(record["cut"] > 0 for record in records))
+            writer.count("dropped", sum(not of_row for of_row in made))
+            writer.count("untaught", sum(not objective.teaches(record) for record in records))
             # Each split of a table is a store of its own.
             writer.append("train", records)
             advance(len(batch))
-
-
-def _batches_of_rows(
-    rows: Sequence[RoleRow], chosen: range
-) -> Iterator[tuple[int, Sequence[RoleRow]]]:
-    """Yields the rows that a task encodes at a time, with the number of the first."""
-    step = MAX_ROWS
-    if isinstance(rows, stored.LazyRows):
-        step = min(step, rows.chunk)
-    for first in range(chosen.start, chosen.stop, step):
-        batch = rows[first : min(first + step, chosen.stop)]
-        begin = 0
-        characters = 0
-        for at, row in enumerate(batch):
-            size = stored.count_characters(row)
-            if at > begin and characters + size > MAX_CHARACTERS:
-                yield first + begin, batch[begin:at]
-                begin = at
-                characters = 0
-            characters += size
-        yield first + begin, batch[begin:]
 
 
 def _made_from(objective: Task, encoder: Encoder, read: Table) -> list[Any]:
@@ -340,7 +317,7 @@ def _made_from(objective: Task, encoder: Encoder, read: Table) -> list[Any]:
     parts = [
         FORMAT,
         *read.identity,
-        encoder.rows.names if isinstance(encoder.rows, RoleRows) else "",
+        encoder.rows.names,
         encoder.length,
         encoder.target_length,
         encoder.skeleton,

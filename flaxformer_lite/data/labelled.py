@@ -5,7 +5,7 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +20,6 @@ from flaxformer_lite.config import (
     to_config_dict,
 )
 from flaxformer_lite.data import table
-from flaxformer_lite.data.columns import by_role, columns_of
 from flaxformer_lite.data.digests import digest_of
 from flaxformer_lite.data.encoded_rows import (
     LabelledRecords,
@@ -30,9 +29,9 @@ from flaxformer_lite.data.encoded_rows import (
     row_errors,
 )
 from flaxformer_lite.data.open_tokenizer import make_tokenizer
-from flaxformer_lite.data.scan import RoleRow, Scan, count_shared, scan_table
+from flaxformer_lite.data.rows import Table, TableRows, by_role, columns_of
+from flaxformer_lite.data.scan import Scan, count_shared, scan_table
 from flaxformer_lite.data.split import SPLITS
-from flaxformer_lite.data.table import Table
 from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.runtime import garbage, progress
 from flaxformer_lite.storage import content_cache
@@ -100,7 +99,7 @@ def open_labelled(
 
 
 @contextlib.contextmanager
-def _all_doubts(objective: Task, rows: Mapping[str, Sequence[RoleRow]]) -> Iterator[None]:
+def _all_doubts(objective: Task, rows: Mapping[str, TableRows]) -> Iterator[None]:
     """Adds to an error about a row what else is doubtful in all of them."""
     try:
         yield
@@ -113,7 +112,7 @@ def _fitted(
     cfg: DataConfig,
     objective: Task,
     read: Table,
-    rows: Sequence[RoleRow],
+    rows: TableRows,
     names: dict[str, str],
     labels: tuple[str, ...],
 ) -> Task:
@@ -245,13 +244,13 @@ def _scanned(
     return result
 
 
-def _train_tokenizer(cfg: DataConfig, read: Table, rows: Sequence[RoleRow]) -> Path:
+def _train_tokenizer(cfg: DataConfig, read: Table, rows: TableRows) -> Path:
     """Returns the folder of a tokenizer that is trained on the rows, unless it is cached."""
 
     def write(folder: Path) -> None:
         name = cfg.tokenizer.name
         every = max(1, math.ceil(_characters(rows) / tokenizer_training.MOST[name]))
-        sample = itertools.islice(rows, 0, None, every)
+        sample = rows.take(np.arange(0, len(rows), every))
         with progress.working(f"training the {name} tokenizer"):
             tokenizer_training.train(cfg.tokenizer, _texts(sample)).save(folder)
 
@@ -259,9 +258,9 @@ def _train_tokenizer(cfg: DataConfig, read: Table, rows: Sequence[RoleRow]) -> P
     return content_cache.folder(cfg.cache, f"tokenizer-{digest}", write)
 
 
-def _characters(rows: Sequence[RoleRow]) -> float:
+def _characters(rows: TableRows) -> float:
     """Estimates the number of characters in the texts of all rows."""
-    sample = [rows[i] for i in range(0, len(rows), max(1, len(rows) // SAMPLED))]
+    sample = rows.take(np.arange(0, len(rows), max(1, len(rows) // SAMPLED)))
     return sum(map(len, _texts(sample))) / len(sample) * len(rows)
 
 
@@ -271,7 +270,7 @@ def _texts(value: object) -> Iterator[str]:
         yield value.encode(errors="ignore").decode()
     elif isinstance(value, dict):
         yield from _texts(list(value.values()))
-    elif isinstance(value, (list, tuple, itertools.islice)):
+    elif isinstance(value, (list, tuple, TableRows)):
         for inner in value:
             yield from _texts(inner)
 

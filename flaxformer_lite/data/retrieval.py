@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data.columns import by_role
-from flaxformer_lite.data.table import Table, read_table
+from flaxformer_lite.data.rows import Table, by_role
+from flaxformer_lite.data.table import read_table
 from flaxformer_lite.data.text_encoding import lines
 from flaxformer_lite.files.read import quote_value
 from flaxformer_lite.inference.retrieval import Collected

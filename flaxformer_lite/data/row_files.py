@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data import columnar, stored, text_encoding
+from flaxformer_lite.data import columnar, text_encoding
 from flaxformer_lite.data.conll import read_conll
-from flaxformer_lite.files.read import quote_value
+from flaxformer_lite.files.read import Json, quote_value
 from flaxformer_lite.storage import compressed
 from flaxformer_lite.storage.compressed import File
 from flaxformer_lite.storage.remote import RemoteFile
@@ -22,7 +22,7 @@ LARGEST = 1 << 31  # most bytes of a .json file, which is read in one piece
 MOST_CHARACTERS = 1 << 24  # of one field of csv
 # Excel's first line, which names the separator.
 NAMED_SEPARATOR = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)
-Rows = Iterable[stored.TableRow]
+Rows = Iterable[Json]
 Reader = Callable[[File, str], Rows]  # of a file, with what to name in errors
 
 
@@ -206,7 +206,7 @@ def _jsonl(path: File, where: str) -> Rows:
             yield parse_line(line, f"{where}:{number}")
 
 
-def parse_line(line: str, where: str) -> stored.TableRow:
+def parse_line(line: str, where: str) -> Json:
     """Parses a line of jsonl.
 
     Raises ConfigError, prefixed by `where`, unless the line is an object.
@@ -234,7 +234,7 @@ def _list(path: File, where: str) -> Rows:
     return [_object(row, f"{where}: entry {number}") for number, row in enumerate(read, start=1)]
 
 
-def _squad(articles: list[stored.Json], where: str) -> Rows:
+def _squad(articles: list[Json], where: str) -> Rows:
     """Yields one row per question of SQuAD's nested file, with the columns of `datasets`."""
     try:
         paragraphs = itertools.chain.from_iterable(article["paragraphs"] for article in articles)
@@ -267,7 +267,7 @@ def _json(text: str, where: str) -> Any:
     raise ConfigError(f"{where}: not JSON ({reason}).")
 
 
-def _object(value: object, where: str) -> stored.TableRow:
+def _object(value: object, where: str) -> Json:
     if not isinstance(value, dict):
         raise ConfigError(f"{where}: a JSON {type(value).__name__}; must be an object.")
     return value

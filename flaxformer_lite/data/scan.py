@@ -4,55 +4,21 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data import stored
 from flaxformer_lite.data.digests import digest_of
+from flaxformer_lite.data.rows import RoleRow, Table, TableRows
 from flaxformer_lite.data.split import hash_of, split_rows
-from flaxformer_lite.data.table import Table
+from flaxformer_lite.data.store import map_numbers
 from flaxformer_lite.objectives.tables.task import Column, Task
 from flaxformer_lite.runtime import progress
 from flaxformer_lite.storage import content_cache
 
 FORMAT = "2"  # increase when the files below change
 NAMED = 5  # most rows that a message names
-RoleRow = dict[str, Any]  # the values of a row by role
-
-
-class RoleRows(stored.LazyRows):
-    """The rows of a large table by role; `names` has the column of each."""
-
-    def __init__(self, rows: stored.LazyRows, names: dict[str, str | None]):
-        self.names = names
-        self._rows = rows
-        self.chunk = rows.chunk
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def take(self, numbers: np.ndarray) -> list[RoleRow]:
-        return [role_row(row, self.names) for row in self._rows.take(numbers)]
-
-
-def role_row(row: stored.TableRow, names: dict[str, str | None]) -> RoleRow:
-    """Returns the values of a row by role, None for roles that the table lacks.
-
-    A name `column.key` is the value of a key where the column holds objects.
-    """
-    values: RoleRow = {}
-    for role, name in names.items():
-        if name is None:
-            values[role] = None
-        elif name in row:
-            values[role] = row[name]
-        else:
-            column, _, key = name.partition(".")
-            inner = row.get(column)
-            values[role] = inner.get(key) if isinstance(inner, dict) else None
-    return values
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +45,7 @@ class Scan:
             "eval": np.flatnonzero(self.complete & held),
         }
 
-    def check(self, read: Table, rows: Sequence[RoleRow], task: Task, way: str) -> None:
+    def check(self, read: Table, rows: TableRows, task: Task, way: str) -> None:
         """Rejects rows without a label or text.
 
         Args:
@@ -133,7 +99,7 @@ class Scan:
 
 def scan_table(
     read: Table,
-    rows: Sequence[RoleRow],
+    rows: TableRows,
     task: Task,
     fraction: float,
     *,
@@ -168,24 +134,24 @@ def scan_table(
     parts = [FORMAT, *read.identity, fraction, drops, key]
     folder = content_cache.folder(root, f"scan-{digest_of(parts)}", write)
     return Scan(
-        stored.map_numbers(folder / "hashes", np.uint64),
-        stored.map_numbers(folder / "complete", np.bool_),
+        map_numbers(folder / "hashes", np.uint64),
+        map_numbers(folder / "complete", np.bool_),
         **json.loads((folder / "scan.json").read_text()),
     )
 
 
-def _pass(read: Table, rows: Sequence[RoleRow], task: Task, fraction: float, drops: bool) -> Scan:
+def _pass(read: Table, rows: TableRows, task: Task, fraction: float, drops: bool) -> Scan:
     hashes = np.zeros(len(rows), np.uint64)
     complete = np.ones(len(rows), np.bool_)
     lacking: dict[str, list[int]] = {}
     blank: dict[str, list[int]] = {}
     inputs = [column for column in task.columns if not column.predicted]
     needed = [column for column in task.columns if not column.optional]
-    for first, batch in stored.batches_of(rows):
+    for first, batch in rows.batches():
         for column in needed:
             role = column.role
             values = [row[role] for row in batch]
-            for at in task.odd_values(values):
+            for at in _odd_values(task, values):
                 value = values[at]
                 if task.is_missing(role, value):
                     problems = lacking
@@ -205,6 +171,24 @@ def _pass(read: Table, rows: Sequence[RoleRow], task: Task, fraction: float, dro
     if not drops:
         complete[:] = True
     return Scan(hashes, complete, below, _by_first_row(lacking), _by_first_row(blank))
+
+
+def _odd_values(task: Task, values: Sequence[object]) -> list[int]:
+    """Returns where values of a column are no texts, or texts that may count as missing.
+
+    The task is asked about these alone, as a table has a million others. One of a user's own may
+    have other rules, and is asked about all values.
+    """
+    for rule in (type(task).is_missing, type(task).is_blank):
+        # The package's own only take fewer values for missing.
+        if rule.__module__.partition(".")[0] != registry.PACKAGE:
+            return list(range(len(values)))
+    words = {"", *task.missing}
+    odd = []
+    for at, value in enumerate(values):
+        if not isinstance(value, str) or value.strip() in words:
+            odd.append(at)
+    return odd
 
 
 def _documents(rows: Sequence[RoleRow], inputs: Sequence[Column]) -> list[str]:

@@ -16,13 +16,14 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.objectives.rows import Record, StoredColumn
+from flaxformer_lite.objectives.rows import Encoded, StoredColumn
 from flaxformer_lite.storage import content_cache
 
 FORMAT = 1  # of the files; a name of a store contains it
@@ -112,7 +113,7 @@ class StoreWriter:
                 if column.shape is None and not column.like:
                     self.lengths[split, name] = _Growing(np.dtype(np.int64), folder)
 
-    def append(self, split: str, records: Sequence[Record]) -> None:
+    def append(self, split: str, records: Sequence[Encoded]) -> None:
         """Appends records to a split.
 
         Raises:
@@ -258,15 +259,19 @@ def build_store(
     return TokenStore(_columns_of(columns, arrays), _describe(sources))
 
 
+def map_numbers(path: Path, dtype: DTypeLike) -> np.ndarray:
+    """Maps a file of numbers into memory, or reads it if it is small."""
+    if path.stat().st_size > MAX_READ_BYTES:
+        return np.asarray(np.memmap(path, dtype, "r"))
+    values = np.fromfile(path, dtype)
+    values.flags.writeable = False
+    return values
+
+
 def map_store(folder: Path) -> TokenStore:
     """Maps a complete store into memory."""
     description = json.loads((folder / DESCRIPTION).read_bytes())
-    path = folder / COLUMNS
-    if path.stat().st_size > MAX_READ_BYTES:
-        content = np.asarray(np.memmap(path, np.uint8, "r"))
-    else:
-        content = np.fromfile(path, np.uint8)
-        content.flags.writeable = False
+    content = map_numbers(folder / COLUMNS, np.uint8)
     columns: dict[str, StoredColumn] = {}
     arrays: dict[tuple[str, str], np.ndarray] = {}
     for name, stored in description["columns"].items():
@@ -518,7 +523,7 @@ def _number(keys: np.ndarray) -> np.ndarray:
     return np.unique(keys, return_inverse=True)[1].astype(np.int32)
 
 
-def _entries(records: Sequence[Record], name: str) -> list[np.ndarray]:
+def _entries(records: Sequence[Encoded], name: str) -> list[Any]:
     entries = []
     for record in records:
         if name not in record:

@@ -1,27 +1,25 @@
 """Tables of labelled rows: files (row_files.py), and folders that `datasets` saved."""
 
 import contextlib
+import functools
 import hashlib
-import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data import columnar, digests, hub_dataset, stored
+from flaxformer_lite.data import columnar, digests, hub_dataset, store
 from flaxformer_lite.data.row_files import READERS, columnar_content, read_rows
+from flaxformer_lite.data.rows import COLUMNS, Table, TableRow, TableRows, write_rows
+from flaxformer_lite.data.store import Part, StoreWriter
 from flaxformer_lite.files.read import STREAM, read_object
-from flaxformer_lite.objectives.rows import ClassNames
 from flaxformer_lite.runtime import progress
-from flaxformer_lite.storage import compressed, content_cache, hub
+from flaxformer_lite.storage import compressed, hub
 from flaxformer_lite.storage.fetch import on_disk
 from flaxformer_lite.storage.stores import StorageError
 
-FORMAT = "5"  # increase when the rows that are read from a file, or their files, change
+FORMAT = "6"  # increase when the rows that are read from a file, or their files, change
 SMALL = 1 << 20  # bytes of files whose rows stay in memory
-NUMBERS = 1 << 16  # row numbers hashed at a time
+MAX_PART_BYTES = 1 << 28  # of neighboring files that one process reads at a time
 # names in a folder of splits
 SPLITS = {
     "train": ("train", "training"),
@@ -29,69 +27,6 @@ SPLITS = {
 }
 SHEETS = (".xlsx", ".xls", ".ods", ".numbers")
 KINDS = (*READERS, *columnar.KINDS)
-
-
-@dataclass(frozen=True, eq=False)
-class Table:
-    """Rows with named columns, in memory or mapped from files."""
-
-    where: str  # the field and value to name in errors
-    columns: tuple[str, ...]  # their names
-    rows: Sequence[stored.TableRow]  # a value per column; csv and tsv hold texts only
-    fingerprint: str  # hash of the content
-    # the names of the classes (ClassLabel) of each column
-    names: ClassNames = field(default_factory=dict)
-    numbers: np.ndarray | None = None  # [rows] in the file, from 1; None: it has all of them
-    kind: str = ""  # suffix of the file, by which its content was read
-
-    @property
-    def identity(self) -> list[str]:
-        """Fingerprint and kind of the file: the same bytes parse differently as .csv and .tsv."""
-        return [self.fingerprint, self.kind]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def is_stored(self) -> bool:
-        """Whether the rows are memory-mapped, as a large table's are."""
-        return isinstance(self.rows, stored.LazyRows)
-
-    def number(self, row: int) -> int:
-        """Returns the number of a row in the file, from 1."""
-        if self.numbers is None:
-            return row + 1
-        return int(self.numbers[row])
-
-    def with_names(self, names: ClassNames) -> "Table":
-        """Returns the table with the names of its classes."""
-        in_table = {}
-        for column in names:
-            if column in self.columns or column.partition(".")[0] in self.columns:
-                in_table[column] = names[column]
-        return replace(self, names=in_table)
-
-    def take(self, numbers: np.ndarray) -> "Table":
-        """Returns a table of the rows with these indices."""
-        digest = hashlib.sha256(f"{self.fingerprint} [".encode())
-        for begin in range(0, len(numbers), NUMBERS):
-            # The text of one list of all numbers, so that fingerprints do not depend on NUMBERS.
-            if begin:
-                digest.update(b", ")
-            digest.update(", ".join(map(str, numbers[begin : begin + NUMBERS].tolist())).encode())
-        digest.update(b"]")
-        rows: Sequence[stored.TableRow]
-        if isinstance(self.rows, stored.LazyRows):
-            rows = stored.TakenRows(self.rows, numbers)
-        else:
-            rows = [self.rows[number] for number in numbers.tolist()]
-        in_file = numbers + 1 if self.numbers is None else self.numbers[numbers]
-        return replace(
-            self,
-            rows=rows,
-            fingerprint=digest.hexdigest()[:16],
-            numbers=in_file,
-        )
 
 
 def read_table(path: str, where: str, split: str = "train", *, root: str = "") -> Table:
@@ -137,16 +72,11 @@ def _read_files(files: Sequence[Path], where: str, root: str) -> Table:
         raise ConfigError(
             f"{where}: must be one of {', '.join(KINDS)}, or a folder of datasets' save_to_disk."
         )
-    digest, size = _content(files, where, root)
 
-    def read() -> Iterator[stored.TableRow]:
-        for file in files:
-            at = where
-            if len(files) > 1:
-                at = f"{where}: {file.name}"
-            yield from read_rows(file, at)
+    def read(file: Path) -> Iterable[TableRow]:
+        return read_rows(file, f"{where}: {file.name}" if len(files) > 1 else where)
 
-    table = _table(where, read, digest, size, kind, root)
+    table = _table(where, files, read, kind, root)
     if kind not in columnar.KINDS:
         return table
     with columnar_content(files[0], where) as content:
@@ -184,40 +114,44 @@ def _content(files: Sequence[Path], where: str, root: str) -> tuple[str, int]:
 
 def _table(
     where: str,
-    read: Callable[[], Iterable[stored.TableRow]],
-    digest: str,
-    size: int,
+    files: Sequence[Path],
+    read: Callable[[Path], Iterable[TableRow]],
     kind: str,
     root: str,
 ) -> Table:
     """Returns a table of the rows that `read` yields, through the cache if it is large."""
-    rows: Sequence[stored.TableRow]
-    columns: tuple[str, ...] = ()
+    digest, size = _content(files, where, root)
+
+    def write(group: Sequence[Path], writer: StoreWriter) -> None:
+        is_large = size > SMALL
+        with progress.working(f"reading {where}") if is_large else contextlib.nullcontext():
+            for file in group:
+                write_rows(read(file), writer)
+
+    parts = []
+    for number, group in enumerate(_groups(files)):
+        parts.append(Part(str(number), functools.partial(write, group)))
     if root and size > SMALL:
-        with contextlib.suppress(stored.Unstorable):
-            folder = _cached_rows(where, read, [FORMAT, digest, kind], root)
-            described = read_object(folder / "table.json", {"columns": list})
-            columns = tuple(described["columns"])
-            rows = stored.StoredRows(folder)
-    if not columns:
-        rows = list(read())
-        columns = tuple(dict.fromkeys(name for row in rows for name in row))
-    if not len(rows):
+        name = f"store-{digests.digest_of(['rows', FORMAT, store.FORMAT, digest, kind])}"
+        kept = store.open_store(root, name, COLUMNS, parts)
+    else:
+        kept = store.build_store(COLUMNS, parts)
+    if not len(kept):
         raise ConfigError(f"{where}: no rows in it.")
-    return Table(where, columns, rows, digest[:16], kind=kind)
+    return Table(where, tuple(kept.counts), TableRows(kept), digest[:16], kind=kind)
 
 
-def _cached_rows(
-    where: str, read: Callable[[], Iterable[stored.TableRow]], key: list[str], root: str
-) -> Path:
-    """Returns the cache folder of a table's rows."""
-
-    def write(folder: Path) -> None:
-        with progress.working(f"reading {where}"):
-            columns = stored.write_rows(folder, read())
-        (folder / "table.json").write_text(json.dumps({"columns": columns}))
-
-    return content_cache.folder(root, f"table-{digests.digest_of(key)}", write)
+def _groups(files: Sequence[Path]) -> list[list[Path]]:
+    """Divides files into groups of neighbors that have MAX_PART_BYTES together."""
+    groups: list[list[Path]] = [[]]
+    size = 0
+    for file in files:
+        if size > MAX_PART_BYTES:
+            groups.append([])
+            size = 0
+        groups[-1].append(file)
+        size += file.stat().st_size
+    return groups
 
 
 def _read_folder(folder: Path, where: str, split: str, root: str) -> Table:
@@ -239,13 +173,11 @@ def _read_folder(folder: Path, where: str, split: str, root: str) -> Table:
     for entry in files:
         name = entry.get("filename") if isinstance(entry, dict) else entry
         paths.append(folder / str(name))
-    digest, size = _content(paths, where, root)
 
-    def read() -> Iterator[stored.TableRow]:
-        for path in paths:
-            yield from columnar.rows(path, where, ".arrow")
+    def read(path: Path) -> Iterable[TableRow]:
+        return columnar.rows(path, where, ".arrow")
 
-    table = _table(where, read, digest, size, "datasets", root)
+    table = _table(where, paths, read, "datasets", root)
     names = columnar.class_names(paths[0], where)
     if not names and (folder / "dataset_info.json").is_file():
         names = columnar.named(read_object(folder / "dataset_info.json").get("features"))

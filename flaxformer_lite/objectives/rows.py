@@ -10,6 +10,8 @@ from flaxformer_lite.text.special_tokens import Frame, Spans
 # {"inputs": ..., "targets": ...}; a batch's are stacked
 Example = dict[str, dict[str, np.ndarray]]
 Record = Mapping[str, np.ndarray]  # an example as it is stored: ids [T] int32, label [] int32, ...
+# a record as a task's `encode` returns it, of arrays and numbers
+Encoded = Mapping[str, np.ndarray | np.generic | float]
 ClassNames = Mapping[str, tuple[str, ...]]  # of each column of a table that has classes
 
 

@@ -17,7 +17,7 @@ UNIVERSAL = """# text = no mar !
 
 def read(folder, name, text):
     (folder / name).write_text(text, newline="")
-    return read_table(str(folder / name), "data.path").rows
+    return list(read_table(str(folder / name), "data.path").rows)
 
 
 @pytest.mark.parametrize("name", ["a.conll", "a.txt"])

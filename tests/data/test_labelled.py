@@ -99,7 +99,8 @@ def test_a_large_table_is_read_from_files_and_gives_the_same_examples(tmp_path, 
         assert print_of(fitted, mapped) == print_of(due, in_memory)
         for split, records in mapped.items():
             same = in_memory[split]
-            assert list(records.rows) == same.rows and records.sizes.tolist() == same.sizes.tolist()
+            assert list(records.rows) == list(same.rows)
+            assert records.sizes.tolist() == same.sizes.tolist()
             assert records.row_of.tolist() == same.row_of.tolist()
             for one, other in zip(examples(due, same), examples(due, records), strict=True):
                 assert one[0] == other[0] and one[1].dtype == other[1].dtype

@@ -219,6 +219,14 @@ def test_a_damaged_store_is_written_again(tmp_path, capsys):
     assert "damaged, written again" in capsys.readouterr().err
 
 
+def test_small_files_are_not_kept_open(tmp_path):
+    for size, is_mapped in ((store.MAX_READ_BYTES, False), (store.MAX_READ_BYTES + 1, True)):
+        np.arange(size, dtype=np.uint8).tofile(tmp_path / "values")
+        values = store.map_numbers(tmp_path / "values", np.uint8)
+        assert len(values) == size and not values.flags.writeable
+        assert isinstance(values.base, np.memmap) == is_mapped
+
+
 def test_a_store_may_have_no_records(tmp_path):
     nothing = [Part("0", lambda writer: writer.append("train", []))]
     for made in (build_store(COLUMNS, nothing), open_store(str(tmp_path), "a", COLUMNS, nothing)):

@@ -17,7 +17,7 @@ from flaxformer_lite.config import (
     TrainConfig,
 )
 from flaxformer_lite.data.encoded_rows import encode_rows
-from flaxformer_lite.data.table import Table
+from flaxformer_lite.data.rows import Table, keep_rows
 from flaxformer_lite.models import llama
 from flaxformer_lite.runs import loop
 from flaxformer_lite.runs.report import metrics
@@ -89,10 +89,11 @@ def read_split(workdir, split="eval"):
 
 def records(task, rows, *, length=32, target_length=0, tokenizer=None):
     """The records of rows by role, one example each."""
-    table = Table("rows.jsonl", tuple(rows[0]), rows, "")
+    kept = keep_rows(rows)
+    table = Table("rows.jsonl", tuple(rows[0]), kept, "")
     words = tokenizer or Bytes()
     cfg = DataConfig(length=length, target_length=target_length)
-    return encode_rows(task, cfg, table, rows, words, task.skeletons[0])
+    return encode_rows(task, cfg, table, kept, words, task.skeletons[0])
 
 
 def data_of(records):

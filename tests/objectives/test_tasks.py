@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data.columns import columns_of
-from flaxformer_lite.data.table import Table
+from flaxformer_lite.data.rows import Table, columns_of, keep_rows
 from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.registry import available, resolve, resolve_class
 from tests.objectives import tables
@@ -65,7 +64,7 @@ def test_a_column_that_a_table_lacks_is_named(task):
         others = tuple(each.role for each in task.columns if each is not column)
         if not column.optional:
             with pytest.raises(ConfigError, match=f"needs a column for '{column.role}'; name it"):
-                columns_of(task, Table("rows.jsonl", others, [], ""), "")
+                columns_of(task, Table("rows.jsonl", others, keep_rows([]), ""), "")
 
 
 def test_the_head_is_one_that_families_of_each_skeleton_have(task):

@@ -29,9 +29,9 @@ from flaxformer_lite.objectives.base import (
 )
 from flaxformer_lite.objectives.rows import (
     ClassNames,
+    Encoded,
     Encoder,
     Example,
-    Record,
     StoredColumn,
     TableRecords,
     pad_row,
@@ -242,11 +242,11 @@ class Classification(Labelled):
             remarks.append(f"labels of one row or none to train on: {named}{more}")
         return remarks
 
-    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Record]]:
+    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Encoded]]:
         ids = [encoder.token_ids(texts_of(rows, "text"))]
         if encoder.has("second"):
             ids.append(encoder.token_ids(texts_of(rows, "second")))
-        records = []
+        records: list[list[Encoded]] = []
         target_of: dict[str, Target] = {}  # of a label, as most rows repeat one
         for i, (row, *texts) in enumerate(zip(rows, *ids, strict=True)):
             tokens = encoder.frame.join_ids(*texts, limit=encoder.length)
@@ -273,7 +273,7 @@ class Classification(Labelled):
             weight = np.float32(self.class_weights[int(target)])  # what the mean divides by
         name = "number" if self.kind == "number" else "label"
         inputs = pad_row(record["ids"], records, record["second"])
-        return {"inputs": inputs, "targets": {name: target, "weights": weight}}
+        return {"inputs": inputs, "targets": {name: target, "weights": np.asarray(weight)}}
 
     def outputs(self, model: nn.Module, inputs: Arrays) -> jax.Array:
         return model(**inputs).logits.astype(jnp.float32)

@@ -26,6 +26,7 @@ from flaxformer_lite.objectives.base import (
     score_metric,
 )
 from flaxformer_lite.objectives.rows import (
+    Encoded,
     Encoder,
     Example,
     Record,
@@ -91,7 +92,7 @@ class Dpo(ChatTask):
             shown += METRICS[self.scored_by]
         return shown
 
-    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Record]]:
+    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Encoded]]:
         known = all(row[side] is not None for row in rows for side in SIDES)
         sides = []
         for side in SIDES:
@@ -99,7 +100,7 @@ class Dpo(ChatTask):
             for number, row in enumerate(rows):
                 chats.append(variables_of(row, _messages(row, side, number), number))
             sides.append(self.turns(chats, encoder.length // 2, encoder))
-        records: list[list[Record]] = []
+        records: list[list[Encoded]] = []
         for pair in zip(*sides, strict=True):
             if known and not all(turns.answers.any() for turns in pair):
                 records.append([])

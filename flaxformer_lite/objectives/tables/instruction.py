@@ -13,6 +13,7 @@ import numpy as np
 from flaxformer_lite.config.rules import NotNegative, OneOf, Probability
 from flaxformer_lite.files.read import quote_value
 from flaxformer_lite.objectives.rows import (
+    Encoded,
     Encoder,
     Example,
     Record,
@@ -60,14 +61,14 @@ class Instruction(ChatTask):
     )
     sample = ({"messages": None, "prompt": "a question", "context": None, "response": "an answer"},)
 
-    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Record]]:
+    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Encoded]]:
         conversations = [_messages(row, number) for number, row in enumerate(rows)]
         chats = []
         for number, (row, messages) in enumerate(zip(rows, conversations, strict=True)):
             chats.append(variables_of(row, messages, number))
         turns = self.turns(chats, encoder.length, encoder)
         unknown = [messages[-1]["role"] != ANSWERS for messages in conversations]
-        records: list[list[Record]] = []
+        records: list[list[Encoded]] = []
         for turn, new in zip(turns, unknown, strict=True):
             is_usable = new or turn.answers.any()
             records.append([turn._asdict()] if is_usable else [])

@@ -27,6 +27,7 @@ from flaxformer_lite.objectives.base import (
 )
 from flaxformer_lite.objectives.rows import (
     ClassNames,
+    Encoded,
     Encoder,
     Example,
     Record,
@@ -93,7 +94,7 @@ class MultipleChoice(Task):
             most = max(most, len(choices))
         return dataclasses.replace(self, choices=self.choices or most)
 
-    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Record]]:
+    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Encoded]]:
         given = [_choices(row, f"row {i + 1}") for i, row in enumerate(rows)]
         texts = []
         endings = []
@@ -117,14 +118,13 @@ class MultipleChoice(Task):
                 endings.append(before + text_of({"choice": choice}, "choice", number))
         first_of = encoder.token_ids(texts)
         second_of = iter(encoder.token_ids(endings))
-        made: list[list[Record]] = []
+        made: list[list[Encoded]] = []
         for number, (row, (choices, names)) in enumerate(zip(rows, given, strict=True)):
             pairs = []
             for _ in choices:
-                first = first_of[number]
-                second = next(second_of)
-                pairs.append(encoder.frame.join_ids(first, second, limit=encoder.length))
-            record = {
+                ids = first_of[number], next(second_of)
+                pairs.append(encoder.frame.join_ids(*ids, limit=encoder.length))
+            record: Encoded = {
                 "ids": np.concatenate([pair.ids for pair in pairs]),
                 "text_lengths": np.asarray([len(pair.ids) for pair in pairs]),
                 "seconds": np.asarray([pair.second for pair in pairs]),

@@ -26,6 +26,7 @@ from flaxformer_lite.objectives.base import (
 )
 from flaxformer_lite.objectives.rows import (
     ClassNames,
+    Encoded,
     Encoder,
     Example,
     Record,
@@ -105,11 +106,11 @@ class QuestionAnswering(Task):
             raise ConfigError("data.path: no question has an answer; there is nothing to learn.")
         return dataclasses.replace(self, no_answer=self.no_answer or not all(has_answer))
 
-    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Record]]:
+    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Encoded]]:
         answers = [_answers(row, number) for number, row in enumerate(rows)]
         questions = encoder.spans(texts_of(rows, "question"))
         contexts = encoder.spans(texts_of(rows, "context"))
-        records = []
+        records: list[list[Encoded]] = []
         for question, context, answer in zip(questions, contexts, answers, strict=True):
             records.append(self._windows(question, context, answer, encoder))
         return records
@@ -187,7 +188,7 @@ class QuestionAnswering(Task):
 
     def _windows(
         self, question: Spans, context: Spans, answers: list[Answer], encoder: Encoder
-    ) -> list[Record]:
+    ) -> list[Encoded]:
         """Joins a question with each window of its context."""
         frame = encoder.frame
         causal = encoder.skeleton == "decoder"
@@ -201,14 +202,14 @@ class QuestionAnswering(Task):
                 f"data.length={encoder.length}: leaves no token for a context; raise it."
             )
         shared = min(self.stride, room // 2)
-        made: list[Record] = []
+        made: list[Encoded] = []
         for begin in range(0, max(len(context.ids) - shared, 1), room - shared):
             row = frame.join(
                 question, context.cut(begin, begin + room), limit=encoder.length, whole=0
             )
             none = len(row.ids) - 1 if causal else 0
             start, end = _columns(row, answers[0], none) if answers else (none, none)
-            record = {
+            record: Encoded = {
                 "ids": row.ids,
                 "second": row.second,
                 "part": row.part,

@@ -25,9 +25,9 @@ from flaxformer_lite.objectives.base import (
     score_metric,
 )
 from flaxformer_lite.objectives.rows import (
+    Encoded,
     Encoder,
     Example,
-    Record,
     StoredColumn,
     TableRecords,
     Tokenizer,
@@ -95,12 +95,12 @@ class Reranking(Task):
     def fit_model(self, model: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
         return dataclasses.replace(super().fit_model(model, tokenizer), num_labels=1)
 
-    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Record]]:
+    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Encoded]]:
         queries = texts_of(rows, "query")
         passages = texts_of(rows, "passage")
         keys = encoder.keys(queries)
         pairs = zip(encoder.token_ids(queries), encoder.token_ids(passages), strict=True)
-        records: list[list[Record]] = []
+        records: list[list[Encoded]] = []
         for i, (query, passage) in enumerate(pairs):
             joined = encoder.frame.join_ids(query, passage, limit=encoder.length)
             records.append([{**joined._asdict(), "label": _label(rows[i], i), "query": keys[i]}])
@@ -114,7 +114,7 @@ class Reranking(Task):
         record = records.record(index)
         return {
             "inputs": pad_row(record["ids"], records, record["second"]),
-            "targets": {"label": record["label"], "weights": np.float32(1)},
+            "targets": {"label": record["label"], "weights": np.ones((), np.float32)},
         }
 
     def outputs(self, model: nn.Module, inputs: Arrays) -> jax.Array:

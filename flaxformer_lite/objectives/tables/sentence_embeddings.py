@@ -30,6 +30,7 @@ from flaxformer_lite.objectives.base import (
 from flaxformer_lite.objectives.rows import (
     PACKING,
     ClassNames,
+    Encoded,
     Encoder,
     Example,
     Record,
@@ -185,7 +186,7 @@ class SentenceEmbeddings(Task):
         """Returns the most tokens of a query or document; `length` is an example's."""
         return length
 
-    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Record]]:
+    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Encoded]]:
         texts_of_rows = [texts_of_row(row, i)[: 2 + self.negatives] for i, row in enumerate(rows)]
         prompts = self.task_prompts
         keys: dict[tuple[str, str], None] = {}  # in the order of the texts
@@ -197,13 +198,13 @@ class SentenceEmbeddings(Task):
         for (task, text), ids in zip(keys, all_ids, strict=True):
             limit = self.limit_of(task, encoder.length)
             framed_of[task, text] = encoder.frame.join_ids(ids, limit=limit)
-        made: list[list[Record]] = []
+        made: list[list[Encoded]] = []
         for i, (row, texts) in enumerate(zip(rows, texts_of_rows, strict=True)):
             framed = [framed_of["query", texts[0]]]
             framed += [framed_of["document", text] for text in texts[1:]]
             lengths = [len(each.ids) for each in framed]
             absent = 2 + self.negatives - len(texts)
-            record = {
+            record: Encoded = {
                 "ids": np.concatenate([each.ids for each in framed]),
                 "text_lengths": np.asarray(lengths + lengths[:1] * absent),
                 "texts": encoder.keys(texts),
@@ -229,7 +230,7 @@ class SentenceEmbeddings(Task):
             inputs[name] = np.stack([row[name] for row in rows])
         # An empty text sees its first padding token, as a softmax over nothing has no value.
         inputs["attention_mask"][:, 0] = 1
-        targets = {"texts": numbers, "weights": np.float32(1)}
+        targets = {"texts": numbers, "weights": np.ones((), np.float32)}
         if self.kind == "scores":
             targets["score"] = np.nan_to_num(record["score"])
         return {"inputs": inputs, "targets": targets}

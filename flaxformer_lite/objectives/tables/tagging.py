@@ -28,9 +28,9 @@ from flaxformer_lite.objectives.base import (
 )
 from flaxformer_lite.objectives.rows import (
     ClassNames,
+    Encoded,
     Encoder,
     Example,
-    Record,
     StoredColumn,
     TableRecords,
     pad_row,
@@ -124,7 +124,7 @@ class Tagging(Labelled):
     def labels_in(self, row: Row, number: int) -> list:
         return _items(row["tags"], "tags", f"row {number + 1}", (str, int))
 
-    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Record]]:
+    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Encoded]]:
         words = []
         joined_words = []
         for i, row in enumerate(rows):
@@ -132,11 +132,11 @@ class Tagging(Labelled):
             words.append(items)
             joined_words.append(text_of({"tokens": " ".join(items)}, "tokens", i))
         texts = encoder.spans(joined_words)
-        made: list[list[Record]] = []
+        made: list[list[Encoded]] = []
         for number, (row, words_of_row, text) in enumerate(zip(rows, words, texts, strict=True)):
             joined = encoder.frame.join(text, limit=encoder.length)
             tag = self._target(row, len(words_of_row), f"row {number + 1}")
-            records: list[Record] = []
+            records: list[Encoded] = []
             if words_of_row:
                 first = first_pieces(joined, words_of_row)
                 records.append({"ids": joined.ids, "first": first, "tag": tag, "cut": joined.cut})

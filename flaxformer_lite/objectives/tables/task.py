@@ -21,6 +21,7 @@ from flaxformer_lite.files.read import Json, quote_value
 from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.objectives.rows import (
     ClassNames,
+    Encoded,
     Encoder,
     Record,
     StoredColumn,
@@ -121,23 +122,6 @@ class Task(Objective):
         """
         return self
 
-    def odd_values(self, values: Sequence[object]) -> list[int]:
-        """Returns where values of a column are no texts, or texts that may count as missing.
-
-        `is_missing` and `is_blank` are asked about these alone, as a table has a million others. A
-        task of a user's own may have other rules, and is asked about all values.
-        """
-        for rule in (type(self).is_missing, type(self).is_blank):
-            # The package's own only take fewer values for missing.
-            if rule.__module__.partition(".")[0] != __name__.partition(".")[0]:
-                return list(range(len(values)))
-        words = {"", *self.missing}
-        odd = []
-        for at, value in enumerate(values):
-            if not isinstance(value, str) or value.strip() in words:
-                odd.append(at)
-        return odd
-
     def is_missing(self, role: str, value: object) -> bool:
         """Returns whether a value counts as missing; rows without a text or label are rejected."""
         if role == "label" and isinstance(value, str):
@@ -177,7 +161,7 @@ class Task(Objective):
         return dataclasses.replace(model, eos_token_id=after[-1])
 
     @abc.abstractmethod
-    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Record]]:
+    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Encoded]]:
         """Tokenizes rows; returns for each row a list of records, with the columns of `stored`.
 
         A row may have no record, or several. A record may also have `cut`, the number of tokens

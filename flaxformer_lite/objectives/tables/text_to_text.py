@@ -13,9 +13,9 @@ import numpy as np
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import NotNegative, Probability
 from flaxformer_lite.objectives.rows import (
+    Encoded,
     Encoder,
     Example,
-    Record,
     StoredColumn,
     TableRecords,
     encoder_decoder,
@@ -55,11 +55,11 @@ class TextToText(WritingTask):
         """Returns the row lengths; the decoder's defaults to the encoder's."""
         return length, target_length or length
 
-    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Record]]:
+    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Encoded]]:
         read = [_texts(row, number) for number, row in enumerate(rows)]
         sources = encoder.token_ids([self.prefix + source for source, _ in read])
         targets = encoder.token_ids([target or "" for _, target in read])
-        records: list[list[Record]] = []
+        records: list[list[Encoded]] = []
         for source_ids, target_ids in zip(sources, targets, strict=True):
             source = encoder.frame.join_ids(source_ids, limit=encoder.length)
             target = encoder.frame.join_ids(target_ids, limit=encoder.target_length)

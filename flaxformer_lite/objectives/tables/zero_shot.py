@@ -13,7 +13,7 @@ from scipy.special import expit, softmax
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.objectives.rows import Encoder, Record, TableRecords
+from flaxformer_lite.objectives.rows import Encoded, Encoder, TableRecords
 from flaxformer_lite.objectives.tables.classification import TEXTS, Classification
 from flaxformer_lite.objectives.tables.task import Column, Row, texts_of
 from flaxformer_lite.types import Predictions
@@ -64,11 +64,11 @@ class ZeroShot(Classification):
             multi_label=multi_label,
         )
 
-    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Record]]:
+    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Encoded]]:
         about = encoder.token_ids([self.hypothesis.replace("{}", label) for label in self.labels])
-        records = []
+        records: list[list[Encoded]] = []
         for text in encoder.token_ids(texts_of(rows, "text")):
-            of_row: list[Record] = []
+            of_row: list[Encoded] = []
             for hypothesis in about:
                 tokens = encoder.frame.join_ids(text, hypothesis, limit=encoder.length, whole=1)
                 of_row.append({**tokens._asdict(), "label": np.int32(0)})

@@ -44,9 +44,9 @@ from flaxformer_lite.nn.functions.losses import DeferredLogits, token_log_probs
 from flaxformer_lite.objectives.auxiliary_model import AuxiliaryModel
 from flaxformer_lite.objectives.base import Baseline, Dataset, Metric, score_metric
 from flaxformer_lite.objectives.rows import (
+    Encoded,
     Encoder,
     Example,
-    Record,
     StoredColumn,
     TableRecords,
     fill_row,
@@ -185,15 +185,15 @@ class Grpo(RolloutObjective, ChatTask):
                 " temperature; set 1."
             )
 
-    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Record]]:
+    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Encoded]]:
         chats = []
         for number, row in enumerate(rows):
             messages = messages_of(row["prompt"], number, "prompt")
             chats.append(variables_of(row, messages, number))
-        records: list[list[Record]] = []
+        records: list[list[Encoded]] = []
         for turns in self.turns(chats, encoder.length, encoder):
             fits = 0 < len(turns.prompt) <= encoder.length - self.answer_length
-            record = {"prompt": turns.prompt, "end": turns.end}
+            record: Encoded = {"prompt": turns.prompt, "end": turns.end}
             records.append([record] if fits else [])
         return records
 
