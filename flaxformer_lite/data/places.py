@@ -124,17 +124,15 @@ class TextPlaces:
         ranges = []
         for text in np.flatnonzero(found).tolist():
             start, stop = self._offsets[text : text + 2].tolist()
-            line = at - int(self._begins[text])
-            if self._source.has_tokens:
-                begin, end = line, line + 1
-            else:
-                begin, end = self._tokens_of_line(text, line, stop - start)
+            begin, end = self._tokens_of_line(text, at - int(self._begins[text]), stop - start)
             if begin < stop - start:
                 ranges.append((start + begin, start + end))
         return ranges
 
     def _tokens_of_line(self, text: int, line: int, size: int) -> tuple[int, int]:
         """Returns the range of a line of a text; it begins at `size` if the text is shorter."""
+        if self._source.has_tokens:
+            return line, line + 1
         lines = self._lines(text, 0, size)
         if line > lines[-1]:
             return size, size

@@ -11,7 +11,7 @@ import pytest
 
 from flaxformer_lite.config import ConfigError, DataConfig
 from flaxformer_lite.data import source
-from flaxformer_lite.data.pipeline import open_dataset
+from flaxformer_lite.data.dataset import open_dataset
 from flaxformer_lite.data.places import TablePlaces, TextPlaces
 from flaxformer_lite.text.tokenizer import Bytes
 from tests.objectives.tables import write_rows

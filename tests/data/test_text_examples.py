@@ -6,7 +6,7 @@ import pytest
 from flaxformer_lite.config import ConfigError, DataConfig
 from flaxformer_lite.config.mixture import SourceConfig
 from flaxformer_lite.data import source, text_examples, tokenizing
-from flaxformer_lite.data.pipeline import open_dataset, open_text
+from flaxformer_lite.data.dataset import open_dataset, open_text
 from flaxformer_lite.data.places import TextPlaces
 from flaxformer_lite.data.text_examples import open_corpus, open_records
 from flaxformer_lite.text import tokenizer, tokenizer_training
