@@ -66,7 +66,7 @@ def write_files(folder: Path, rows: int, megabytes: int) -> None:
 def open_ours(folder: Path, kind: str) -> None:
     """Opens the file as a run does, and draws examples."""
     from flaxformer_lite.config import DataConfig, ExperimentConfig, TokenizerConfig
-    from flaxformer_lite.data.pipeline import open_dataset
+    from flaxformer_lite.data.dataset import open_dataset
     from flaxformer_lite.models import bert, gpt2
     from flaxformer_lite.objectives.base import Objective
     from flaxformer_lite.objectives.tables.classification import Classification

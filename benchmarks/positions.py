@@ -37,7 +37,7 @@ from flaxformer_lite.config import (
     TokenizerConfig,
     TrainConfig,
 )
-from flaxformer_lite.data.pipeline import open_dataset
+from flaxformer_lite.data.dataset import open_dataset
 from flaxformer_lite.models import gpt2
 from flaxformer_lite.nn.positions.encoding import Encoding, list_hooks
 from flaxformer_lite.nn.positions.learned import Learned

@@ -25,7 +25,7 @@ from flaxformer_lite import init_cache, load_pretrained, load_tokenizer, pages
 from flaxformer_lite.checkpoints.workdir import read_run
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.config import ExperimentConfig, choices, from_config_dict
-from flaxformer_lite.data.pipeline import open_dataset
+from flaxformer_lite.data.dataset import open_dataset
 from flaxformer_lite.runs.start.adopt import read_experiment
 
 # how matrices and the cache are held

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 
 from flaxformer_lite.config import DataConfig, ExperimentConfig, TokenizerConfig
-from flaxformer_lite.data.pipeline import open_dataset
+from flaxformer_lite.data.dataset import open_dataset
 from flaxformer_lite.training import bound_models, program, state
 from flaxformer_lite.training.average import evaluated_params
 from flaxformer_lite.types import Batch

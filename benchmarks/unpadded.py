@@ -23,7 +23,7 @@ import numpy as np
 
 from benchmarks.pretraining import SHORTEST, labelled
 from flaxformer_lite import pages
-from flaxformer_lite.data import pipeline
+from flaxformer_lite.data.dataset import open_dataset
 from flaxformer_lite.objectives.row_plans import RowPlan, cut_documents
 from flaxformer_lite.objectives.rows import Tokenizer
 from flaxformer_lite.objectives.text.masked_lm import MaskedLm
@@ -70,7 +70,7 @@ def filled(kind: str, corpus: str) -> float:
     config = pages.get_config(PAGE)
     config.objective.name = KINDS[kind]
     config.data.path = corpus
-    data = pipeline.open_dataset(read_experiment(config))
+    data = open_dataset(read_experiment(config))
     counts = [
         np.mean(data.example(row, 0, 0)["inputs"]["segment_ids"] > 0)
         for row in range(min(ROWS, data.num_examples))
@@ -105,7 +105,7 @@ def held_out(workdir: Path, corpus: str) -> float:
     run = open_trained(workdir, allow_plugins=True)
     config = pages.get_config(PAGE)
     config.data.path = corpus
-    data = pipeline.open_dataset(read_experiment(config))
+    data = open_dataset(read_experiment(config))
     metrics, _ = run.evaluate(dataclasses.replace(data, split="eval"))
     return metrics["nll"]
 

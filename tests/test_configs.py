@@ -18,7 +18,7 @@ from flaxformer_lite.config import (
     to_config_dict,
 )
 from flaxformer_lite.data import dummy
-from flaxformer_lite.data.pipeline import open_dataset
+from flaxformer_lite.data.dataset import open_dataset
 from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.runs.start import initial_state, setup
 from flaxformer_lite.training import bound_models, program

@@ -19,7 +19,7 @@ from flaxformer_lite.cli.render_example import Renderer, parts_of
 from flaxformer_lite.cli.tables import make_console
 from flaxformer_lite.config import ExperimentConfig, plugin_name
 from flaxformer_lite.data import table
-from flaxformer_lite.data.pipeline import Dataset, name_held_out, open_dataset
+from flaxformer_lite.data.dataset import Dataset, name_held_out, open_dataset
 from flaxformer_lite.data.text_examples import Corpus
 from flaxformer_lite.data.text_records import Records
 from flaxformer_lite.files.read import escape_controls

@@ -14,7 +14,7 @@ import numpy as np
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.cli.open_model import folder_of, print_notice, print_warnings
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data.pipeline import Dataset
+from flaxformer_lite.data.dataset import Dataset
 from flaxformer_lite.files.publish import write_file
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.tables.zero_shot import HYPOTHESIS, ZeroShot

@@ -190,10 +190,10 @@ def _make_tree(
     """Joins the two smallest nodes until one is left; None if no source has a share."""
     numbers = itertools.count()  # so that nodes of equal shares are never compared
     nodes: list[tuple[int, int, int, _Node | int]] = []  # share, number, debt, node
-    for source, share in enumerate(shares):
-        if share:
+    for source, exact in enumerate(shares):
+        if exact:
             debt = due[source] - (before[source] << BITS)
-            nodes.append((round(share * (1 << BITS)), next(numbers), debt, source))
+            nodes.append((round(exact * (1 << BITS)), next(numbers), debt, source))
     heapq.heapify(nodes)
     while len(nodes) > 1:
         right_share, _, right_debt, right = heapq.heappop(nodes)

@@ -23,8 +23,13 @@ class TextPlaces:
     def __init__(self, corpus: Corpus):
         self._source = corpus.source
         self._tokenizer = corpus.tokenizer
-        self._tokens = corpus.tokens["train"]
-        self._store = self._tokens.store
+        tokens = corpus.tokens["train"]
+        self._ids = tokens.ids
+        self._offsets = tokens.offsets
+        self._store = tokens.store
+        count = len(tokens.offsets) - 1
+        self._files = tokens.store.values("file")[:count]
+        self._begins = tokens.store.values("line")[:count]
 
     def places(self, records: Records, row: int) -> list[str]:
         """Returns the places of a row's pieces: `FILE:LINE`, `FILE, row 3` or `FILE, token 99`.
@@ -35,7 +40,7 @@ class TextPlaces:
         places = []
         for piece in records.pieces_of(row):
             text = int(records.document[piece])
-            start = int(records.start[piece]) - int(self._tokens.offsets[text])
+            start = int(records.start[piece]) - int(self._offsets[text])
             places.append(self._place(text, start))
         return list(dict.fromkeys(places))
 
@@ -56,43 +61,31 @@ class TextPlaces:
         return np.unique(rows)
 
     def _place(self, text: int, token: int) -> str:
-        file = int(self._files[text])
-        path = self._source.files[file]
-        line = int(self._begins[text])
+        path = self._source.files[self._files[text]]
+        line = int(self._begins[text]) + int(self._lines(text, token, token + 1)[0])
         if self._source.has_tokens:
-            return f"{path}, token {line + token}"
+            return f"{path}, token {line}"
         if compressed.kind(path) in TABLES:
             return f"{path}, row {line}"
-        if not self._source.is_plain(file):
+        if self._store.entry(text, "is_exact"):
             return f"{path}:{line}"
-        line += int(self._lines(text, token, token + 1)[0])
-        return f"{path}:{line}" if self._is_exact(text) else f"{path}:~{line}"
-
-    @functools.cached_property
-    def _files(self) -> np.ndarray:
-        return self._store.values("file")[: len(self._tokens.offsets) - 1]
-
-    @functools.cached_property
-    def _begins(self) -> np.ndarray:
-        return self._store.values("line")[: len(self._tokens.offsets) - 1]
-
-    def _is_exact(self, text: int) -> bool:
-        return bool(self._store.entry(text, "is_exact"))
-
-    def _ids(self, text: int) -> np.ndarray:
-        begin, end = self._tokens.offsets[text : text + 2]
-        return self._tokens.ids[begin:end]
+        return f"{path}:~{line}"
 
     def _lines(self, text: int, begin: int, end: int) -> np.ndarray:
-        """Returns how many lines of a plain text end before each of some of its tokens."""
-        ids = self._ids(text)
-        tokens = np.minimum(np.arange(begin, end), max(len(ids) - 2, 0))  # the last is no text
+        """Returns how many lines, or token ids, of a text are before each of some tokens."""
+        tokens = np.arange(begin, end)
+        if self._source.has_tokens:
+            return tokens
+        if not self._source.is_plain(int(self._files[text])):
+            return np.zeros_like(tokens)
+        ids = self._ids[self._offsets[text] : self._offsets[text + 1]]
+        tokens = np.minimum(tokens, max(len(ids) - 2, 0))  # the last is no text
         marks = self._store.entry(text, "marks")
-        if not self._is_exact(text):
+        if not self._store.entry(text, "is_exact"):
             return np.interp(tokens, np.arange(len(marks)) * MARKED, marks).astype(np.int64)
         first = tokens[0] // MARKED
-        counts = self._newlines[ids[first * MARKED : tokens[-1]]]
-        lines = marks[first] + np.cumsum(np.concatenate([[0], counts]))
+        newlines = self._newlines[ids[first * MARKED : tokens[-1]]]
+        lines = marks[first] + np.cumsum(np.concatenate([[0], newlines]))
         return lines[tokens - first * MARKED]
 
     @functools.cached_property
@@ -106,18 +99,15 @@ class TextPlaces:
     def _ranges(self, wanted: str) -> list[tuple[int, int]]:
         """Returns the token ranges, as (begin, end), of what `rows` looks for."""
         place = PLACE.fullmatch(wanted)
-        files = []
-        if place:
-            files = [i for i, path in enumerate(self._source.files) if _is(str(path), place[1])]
-        ranges = []
         texts = len(self._source.fields)
         count = len(self._files) // texts
-        if wanted.isdecimal():
-            if int(wanted) < count:
-                first = int(wanted) * texts
-                begin, end = self._tokens.offsets[[first, first + texts]].tolist()
-                ranges.append((begin, end))
-        elif place and files:
+        ranges = []
+        if wanted.isdecimal() and int(wanted) < count:
+            first = int(wanted) * texts
+            ranges.append((int(self._offsets[first]), int(self._offsets[first + texts])))
+        elif place:
+            paths = self._source.files
+            files = [number for number, path in enumerate(paths) if _is(str(path), place[1])]
             ranges = self._tokens_at(files, int(place[2]))
         if not ranges:
             raise ConfigError(
@@ -128,35 +118,30 @@ class TextPlaces:
 
     def _tokens_at(self, files: list[int], at: int) -> list[tuple[int, int]]:
         """Returns the tokens of a line, row or token of files, where they are not held out."""
-        offsets = self._tokens.offsets
-        in_files = np.isin(self._files, files)
-        if self._source.has_tokens:
-            tokens = at - self._begins
-            found = np.flatnonzero(in_files & (tokens >= 0) & (tokens < np.diff(offsets)))
-            return [(int(token), int(token) + 1) for token in offsets[found] + tokens[found]]
-        plain = np.asarray([self._source.is_plain(file) for file in range(len(self._source.files))])
-        is_plain = plain[self._files]
-        found = np.flatnonzero(in_files & ~is_plain & (self._begins == at))
-        ranges = [(int(offsets[text]), int(offsets[text + 1])) for text in found]
-        # the line where the next text of the file begins
-        until = np.append(self._begins[1:], at)
+        until = np.append(self._begins[1:], at)  # where the next text of the file begins
         until[:-1][self._files[1:] != self._files[:-1]] = at
-        for text in np.flatnonzero(in_files & is_plain & (self._begins <= at) & (at <= until)):
-            ranges += self._tokens_of_line(int(text), at - int(self._begins[text]))
+        found = np.isin(self._files, files) & (self._begins <= at) & (at <= until)
+        ranges = []
+        for text in np.flatnonzero(found).tolist():
+            start, stop = self._offsets[text : text + 2].tolist()
+            begin, end = self._tokens_of_line(text, at - int(self._begins[text]), stop - start)
+            if begin < stop - start:
+                ranges.append((start + begin, start + end))
         return ranges
 
-    def _tokens_of_line(self, text: int, line: int) -> list[tuple[int, int]]:
-        """Returns the tokens of a line of a plain text; [] if the text is shorter."""
-        ids = self._ids(text)
-        lines = self._lines(text, 0, len(ids))
+    def _tokens_of_line(self, text: int, line: int, size: int) -> tuple[int, int]:
+        """Returns the range of a line of a text; it begins at `size` if the text is shorter."""
+        if self._source.has_tokens:
+            return line, line + 1
+        lines = self._lines(text, 0, size)
         if line > lines[-1]:
-            return []
+            return size, size
         begin, end = np.searchsorted(lines, [line, line + 1]).tolist()
         # The token before may reach into the line.
-        if begin and (begin == end or not self._pieces[ids[begin - 1]].endswith(b"\n")):
+        before = self._pieces[self._ids[self._offsets[text] + begin - 1]]
+        if begin and (begin == end or not before.endswith(b"\n")):
             begin -= 1
-        start = int(self._tokens.offsets[text])
-        return [(start + begin, start + max(end, begin + 1))]
+        return begin, max(end, begin + 1)
 
 
 class TablePlaces:

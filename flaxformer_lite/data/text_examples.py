@@ -330,7 +330,7 @@ class TextRows:
     """The rows of both splits of a text, and the plans of its epochs."""
 
     corpus: Corpus
-    splits: Mapping[str, Records]  # the training split in its first packing
+    splits: Mapping[str, Records]  # the training split in its first plan
     open_plan: Callable[[int], Records]  # opens one of `num_plans` of the training split
     num_plans: int
     fingerprint: str  # hash of text, tokenizer, objective and lengths

@@ -46,7 +46,7 @@ Baseline = tuple[str, float]  # the name of a trivial baseline, and its headline
 
 
 class Dataset(Protocol):
-    """The examples of a split, and of both splits (data/pipeline.py)."""
+    """The examples of a split, and of both splits (data/dataset.py)."""
 
     def __hash__(self) -> int: ...
 

@@ -1,4 +1,4 @@
-"""Plans packing: which pieces of which documents share an example of fixed length.
+"""Plans rows: which pieces of which documents share an example of fixed length.
 
 The tokens of all documents are concatenated in one array, each document ending with the end-of-text
 token; document d starts at `offsets[d]`, and the last one ends at `offsets[-1]`. A plan holds only

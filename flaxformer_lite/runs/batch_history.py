@@ -13,7 +13,7 @@ from typing import Any
 from flaxformer_lite import registry
 from flaxformer_lite.checkpoints import run_inputs, workdir
 from flaxformer_lite.config import ConfigError, ExperimentConfig
-from flaxformer_lite.data.pipeline import open_dataset
+from flaxformer_lite.data.dataset import open_dataset
 from flaxformer_lite.data.places import TablePlaces, TextPlaces
 from flaxformer_lite.model_folder import find_run_config
 from flaxformer_lite.runs.experiment import RunData

@@ -18,10 +18,9 @@ from flaxformer_lite.config import (
     TokenizerConfig,
     plugin_name,
 )
-from flaxformer_lite.data import pipeline
+from flaxformer_lite.data.dataset import Dataset, open_text
 from flaxformer_lite.data.labelled import open_rows
 from flaxformer_lite.data.padding import Buckets, Packer
-from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.inference.writer import make_writer
 from flaxformer_lite.model_details import load_tokenizer
@@ -184,7 +183,7 @@ def open_file(trained: Trained, path: str, *, predicts: bool = False) -> Dataset
         raise ConfigError(
             f"{plugin_name(objective)} predicts tokens, not rows: generate and fill-mask show them."
         )
-    return pipeline.open_text(cfg, path)
+    return open_text(cfg, path)
 
 
 def _objective_of(path: Path, model: nn.Module) -> Objective:

@@ -31,7 +31,7 @@ class BatchIterator(Iterator[Batch], Protocol):
 
 
 class RunData(Dataset, Protocol):
-    """The examples of a split as batches (data/pipeline.py)."""
+    """The examples of a split as batches (data/dataset.py)."""
 
     @property
     def fingerprint(self) -> str: ...

@@ -9,8 +9,8 @@ import jax
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import ExperimentConfig, ModelConfig, plugin_name
+from flaxformer_lite.data.dataset import Dataset
 from flaxformer_lite.data.padding import MULTIPLE, Buckets, Packer
-from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.objectives.rows import PACKING
 from flaxformer_lite.sharding.activations import num_batch_shards
 from flaxformer_lite.types import Batch, Params

@@ -6,7 +6,7 @@ import pytest
 
 from flaxformer_lite import registry
 from flaxformer_lite.data import dummy
-from flaxformer_lite.data.pipeline import open_dataset
+from flaxformer_lite.data.dataset import open_dataset
 from flaxformer_lite.models import bert
 from flaxformer_lite.objectives.tables.classification import Classification
 from flaxformer_lite.objectives.tables.tagging import Tagging

@@ -17,7 +17,7 @@ from flaxformer_lite import registry
 from flaxformer_lite.config import DataConfig, ExperimentConfig, ModelConfig, TokenizerConfig
 from flaxformer_lite.config.mixture import SourceConfig
 from flaxformer_lite.data import table
-from flaxformer_lite.data.pipeline import open_dataset
+from flaxformer_lite.data.dataset import open_dataset
 from tests.data.conftest import FAMILIES
 
 SENTENCE = "the quick brown fox jumps over a lazy dog while seven wizards boil their potions"

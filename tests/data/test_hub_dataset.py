@@ -15,8 +15,8 @@ from flaxformer_lite.checkpoints.workdir import read_config
 from flaxformer_lite.config import ConfigError, DataConfig
 from flaxformer_lite.config.mixture import SourceConfig
 from flaxformer_lite.data import hub_dataset, table
+from flaxformer_lite.data.dataset import name_held_out, open_dataset, open_text
 from flaxformer_lite.data.hub_dataset import fetch_split, list_splits
-from flaxformer_lite.data.pipeline import name_held_out, open_dataset, open_text
 from flaxformer_lite.storage.stores import StorageError
 from tests import hub as stand_in
 from tests.training import tiny_runs

@@ -8,8 +8,8 @@ import pytest
 
 from flaxformer_lite.config import ConfigError, DataConfig, TokenizerConfig
 from flaxformer_lite.data import encoded_rows, labelled, table
+from flaxformer_lite.data.dataset import Dataset
 from flaxformer_lite.data.labelled import open_labelled, open_rows
-from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.objectives.rows import StoredColumn
 from flaxformer_lite.objectives.tables.classification import Classification
 from flaxformer_lite.objectives.tables.dpo import Dpo

@@ -1,4 +1,4 @@
-"""Mixtures of texts: shares, epochs, restarts and hosts, through packing."""
+"""Mixtures of texts: shares, epochs, restarts and hosts, through plans."""
 
 import dataclasses
 import itertools
@@ -10,7 +10,7 @@ import pytest
 from flaxformer_lite.config import ConfigError, DataConfig
 from flaxformer_lite.config.mixture import SourceConfig
 from flaxformer_lite.data import dummy, mixture
-from flaxformer_lite.data.pipeline import open_dataset
+from flaxformer_lite.data.dataset import open_dataset
 from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.objectives.text.text_objective import label_counts, unigram_loss
 from flaxformer_lite.registry import available, resolve_class
@@ -56,7 +56,7 @@ def mixed(tmp_path, experiment):
 
 
 def found(data, count, seed=3):
-    """The source and the row of each of the first examples, with the packing's number of rows."""
+    """The source and the row of each of the first examples, with the plan's number of rows."""
     find = data.finder(seed)
     return [(records.source, len(records), row) for records, row in map(find, range(count))]
 

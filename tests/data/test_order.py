@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.data import order
-from flaxformer_lite.data.pipeline import open_dataset
+from flaxformer_lite.data.dataset import open_dataset
 from flaxformer_lite.data.text_examples import open_corpus
 from tests.marks import daily
 
@@ -18,7 +18,7 @@ SIZES = 25, 27, 24
 
 
 @pytest.mark.parametrize("num_plans", [1, 2, 3])
-def test_each_row_of_each_packing_once_in_its_epochs(num_plans):
+def test_each_row_of_each_plan_once_in_its_epochs(num_plans):
     find = order.endless_finder(lambda number: range(SIZES[number]), num_plans, seed=3)
     position = 0
     orders = []
@@ -51,10 +51,10 @@ def test_the_order_is_grains(size):
     assert [find(place)[1] for place in places] == [due[place] for place in places]
 
 
-def test_no_packing_is_asked_for_before_its_epoch():
+def test_no_plan_is_asked_for_before_its_epoch():
     asked = []
-    packing = lambda number: asked.append(number) or range(SIZES[number])  # noqa: E731
-    find = order.endless_finder(packing, 3, seed=3)
+    open_plan = lambda number: asked.append(number) or range(SIZES[number])  # noqa: E731
+    find = order.endless_finder(open_plan, 3, seed=3)
     find(24)
     assert set(asked) == {0}
     find(25)
@@ -134,7 +134,7 @@ def test_resumed_in_the_middle_of_an_epoch_by_any_number_of_hosts(experiment, ho
     assert placed(cfg, steps - middle, hosts, start=middle) == whole[middle * 12 :]
 
 
-def test_packings_of_the_epochs_to_come_are_made_at_the_start(experiment, tmp_path):
+def test_plans_of_the_epochs_to_come_are_made_at_the_start(experiment, tmp_path):
     def made(**train):
         cfg = experiment(length=64)
         open_dataset(dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, **train)))

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.config import ConfigError, DataConfig
-from flaxformer_lite.data.pipeline import open_dataset
+from flaxformer_lite.data import source
+from flaxformer_lite.data.dataset import open_dataset
 from flaxformer_lite.data.places import TablePlaces, TextPlaces
 from flaxformer_lite.text.tokenizer import Bytes
 from tests.objectives.tables import write_rows
@@ -64,14 +65,18 @@ def test_pieces_of_plain_text_begin_in_their_lines(experiment, tmp_path, documen
     assert max(off) <= 2
 
 
-def test_a_line_of_plain_text_leads_to_its_rows(experiment, tmp_path, documents):
+def test_a_line_of_plain_text_leads_to_its_rows(experiment, tmp_path, documents, monkeypatch):
+    monkeypatch.setattr(source, "LONGEST", 8000)  # so that the file is several documents
     path = tmp_path / "one.txt"
     path.write_text("".join(f"{text}\n" for text in documents))
-    data, where = opened(experiment(path=str(path), tokenizer="byte_bpe"))
+    data, where = opened(experiment(path=str(path), tokenizer="byte_bpe", eval_path=str(path)))
     records = data.open_plan(1)
-    rows = where.rows(records, "one.txt:50")
-    joined = "".join(data.tokenizer.decode(np.concatenate(records.row(int(row)))) for row in rows)
-    assert documents[49][:12] in joined and len(rows) < len(records) / 10
+    assert len(data.corpus.tokens["train"].offsets) > 5
+    for line in range(1, 121, 7):
+        rows = where.rows(records, f"one.txt:{line}").tolist()
+        ids = [np.concatenate(records.row(row))[:-1] for row in rows]  # the next row begins with it
+        assert documents[line - 1] in data.tokenizer.decode(np.concatenate(ids)), line
+        assert len(rows) < len(records) / 10
 
 
 @pytest.mark.parametrize(

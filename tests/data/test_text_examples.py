@@ -6,7 +6,7 @@ import pytest
 from flaxformer_lite.config import ConfigError, DataConfig
 from flaxformer_lite.config.mixture import SourceConfig
 from flaxformer_lite.data import source, text_examples, tokenizing
-from flaxformer_lite.data.pipeline import open_dataset, open_text
+from flaxformer_lite.data.dataset import open_dataset, open_text
 from flaxformer_lite.data.places import TextPlaces
 from flaxformer_lite.data.text_examples import open_corpus, open_records
 from flaxformer_lite.text import tokenizer, tokenizer_training
@@ -56,33 +56,23 @@ def test_large_documents_are_tokenized_in_pieces(experiment, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("name", ["bytes", "byte_bpe", "sentencepiece", "words"])
-def test_batches_of_any_size_are_the_same_tokens(experiment, tmp_path, monkeypatch, name):
-    monkeypatch.setattr(tokenizing, "PIECE", 150)
-    due = open_corpus(experiment(tokenizer=name, tokens=430).data, TEXT).tokens
-    monkeypatch.setattr(tokenizing, "BATCH", 1000)  # a document may go over two
-    again = experiment(tokenizer=name, tokens=430, cache=str(tmp_path / "again"))
-    for split, tokens in open_corpus(again.data, TEXT).tokens.items():
-        np.testing.assert_array_equal(tokens.ids, due[split].ids)
-        np.testing.assert_array_equal(tokens.offsets, due[split].offsets)
-
-
-def test_parts_of_a_text_are_joined_to_what_one_part_has(
-    experiment, tmp_path, documents, monkeypatch
+def test_parts_and_batches_of_any_size_are_the_same_tokens(
+    experiment, tmp_path, documents, monkeypatch, name
 ):
-    for name, part in (("a.txt", documents[:50]), ("b.txt", documents[50:90])):
-        (tmp_path / name).write_text("\n".join(part))
+    for file, part in (("a.txt", documents[:50]), ("b.txt", documents[50:90])):
+        (tmp_path / file).write_text("\n".join(part))
     write_rows(tmp_path / "c.jsonl", [{"text": text} for text in documents[90:]])
-    path = ",".join(str(tmp_path / name) for name in ("a.txt", "b.txt", "c.jsonl"))
-    whole = open_corpus(experiment(path=path, cache=str(tmp_path / "whole")).data, TEXT)
+    options = {"path": f"{tmp_path}/[abc].*", "tokenizer": name, "tokens": 430}
+    monkeypatch.setattr(tokenizing, "PIECE", 150)
+    whole = open_corpus(experiment(cache=str(tmp_path / "whole"), **options).data, TEXT)
     monkeypatch.setattr(source, "PART_BYTES", 1)
-    cfg = experiment(path=path)
     assert whole.source.parts() == [slice(0, 1), slice(1, 2), slice(2, 3)]
-    parts = open_corpus(cfg.data, TEXT)
+    monkeypatch.setattr(tokenizing, "BATCH", 1000)  # a document may go over two
+    parts = open_corpus(experiment(**options).data, TEXT)
     for split, tokens in whole.tokens.items():
-        for name in tokenizing.COLUMNS:
-            np.testing.assert_array_equal(
-                parts.tokens[split].store.values(name), tokens.store.values(name)
-            )
+        for column in tokenizing.COLUMNS:
+            due = tokens.store.values(column)
+            np.testing.assert_array_equal(parts.tokens[split].store.values(column), due)
         np.testing.assert_array_equal(parts.tokens[split].offsets, tokens.offsets)
     assert len(list((tmp_path / "cache").glob("store-*"))) == 1
 

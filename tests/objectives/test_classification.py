@@ -18,7 +18,7 @@ from flaxformer_lite import load_pretrained, save_pretrained
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.checkpoints.workdir import read_config
 from flaxformer_lite.config import ConfigError, TokenizerConfig
-from flaxformer_lite.data.pipeline import open_dataset
+from flaxformer_lite.data.dataset import open_dataset
 from flaxformer_lite.model_details import load_labels, load_tokenizer
 from flaxformer_lite.models import bart, bert, build_model, gpt2, roberta
 from flaxformer_lite.objectives.sums import weight_sums

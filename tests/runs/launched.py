@@ -14,7 +14,7 @@ import pytest
 
 import flaxformer_lite
 from configs import gpt2_tiny
-from flaxformer_lite.data.pipeline import Dataset
+from flaxformer_lite.data.dataset import Dataset
 from flaxformer_lite.runs.start.adopt import read_experiment
 from tests.runs.recorded import SEED
 from tests.training import tiny_runs

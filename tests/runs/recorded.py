@@ -13,7 +13,7 @@ SEED = 7  # of the runs whose examples are noted
 
 def note(ids):
     """Makes each example of the training data write a line to the file `ids`."""
-    from flaxformer_lite.data.pipeline import Dataset
+    from flaxformer_lite.data.dataset import Dataset
 
     make = Dataset.example
 

@@ -5,7 +5,7 @@ import runpy
 import sys
 import time
 
-from flaxformer_lite.data.pipeline import Dataset
+from flaxformer_lite.data.dataset import Dataset
 from tests.runs.launched import SETTINGS
 
 make = Dataset.example

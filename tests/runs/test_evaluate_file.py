@@ -10,7 +10,7 @@ import pytest
 import flaxformer_lite
 from flaxformer_lite.config import ConfigError, TokenizerConfig
 from flaxformer_lite.config.mixture import SourceConfig
-from flaxformer_lite.data import pipeline
+from flaxformer_lite.data.dataset import open_dataset
 from flaxformer_lite.objectives.text.text_objective import unigram_loss
 from flaxformer_lite.runs.evaluate_file import open_file, open_trained
 from flaxformer_lite.text import tokenizer
@@ -32,7 +32,7 @@ def test_another_text_is_read_by_the_tokenizer_of_the_run(tmp_path):
     assert data.tokenizer.fingerprint == tokenizer.load(tmp_path / "run" / "tokenizer").fingerprint
     metrics, _ = trained.evaluate(data)
     assert metrics["nll"] < 5, "a tokenizer of its own gives ids that mean nothing to the model"
-    train = pipeline.open_dataset(cfg)
+    train = open_dataset(cfg)
     counts = train.objective.fit_baseline(train)["counts"]
     want = ("unigram baseline", pytest.approx(unigram_loss(data, counts)))
     assert trained.baseline(data) == want, "of the text that the run was trained on"

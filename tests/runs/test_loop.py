@@ -193,7 +193,7 @@ def test_what_schedule_free_averages_is_evaluated_and_read(cfg, tmp_path):
 @pytest.mark.nightly
 def test_so_it_is_with_dropout_and_microbatches(folder, tmp_path):
     """That each objective makes the same examples from any step on is tested in
-    tests/data/test_pipeline.py."""
+    tests/data/test_dataset.py."""
     cfg = tiny_runs.with_dropout(tiny_runs.config(folder, "bert", train={"accumulate": 2}))
     flaxformer_lite.run(cfg, tmp_path / "straight")
     flaxformer_lite.run(tiny_runs.steps(cfg, 3), tmp_path / "twice")

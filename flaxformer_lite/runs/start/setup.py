@@ -8,7 +8,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from flaxformer_lite import sharding
 from flaxformer_lite.config import ExperimentConfig
-from flaxformer_lite.data.pipeline import Dataset, name_held_out, open_dataset
+from flaxformer_lite.data.dataset import Dataset, name_held_out, open_dataset
 from flaxformer_lite.runs import padding
 from flaxformer_lite.runs.batch_history import BatchHistory
 from flaxformer_lite.runs.experiment import Experiment

@@ -22,7 +22,7 @@ from flaxformer_lite.checkpoints.record import read_record
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.mixture import SourceConfig
 from flaxformer_lite.contrib.time_machine import replay
-from flaxformer_lite.data.pipeline import open_dataset
+from flaxformer_lite.data.dataset import open_dataset
 from flaxformer_lite.runs import batch_history
 from flaxformer_lite.runs.errors import RunError
 from flaxformer_lite.runs.start import resume

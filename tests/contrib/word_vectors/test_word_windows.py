@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data.pipeline import Dataset
+from flaxformer_lite.data.dataset import Dataset
 
 LETTERS = ("abcdefghij", "klmnopqrst", "uvwxyzäöüß", "0123456789", "ABCDEFGHIJ", "KLMNOPQRST")
 

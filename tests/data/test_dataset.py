@@ -8,7 +8,7 @@ import pytest
 import tokenizers
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data.pipeline import Dataset, open_dataset
+from flaxformer_lite.data.dataset import Dataset, open_dataset
 from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.objectives.text.text_objective import (
     bytes_per_target,

@@ -111,7 +111,7 @@ class Dataset:
         Each process reads its own rows of the same batches.
 
         Example p of the endless stream is a function of (seed, p), and row r of batch k is example
-        k * batch_size + r, for any number of processes. Each epoch of a text is another packing of
+        k * batch_size + r, for any number of processes. Each epoch of a text is another plan of
         it (data/order.py). The held-out split does not depend on the seed; its last batch is
         padded with examples of weight 0.
 
@@ -244,7 +244,7 @@ class Dataset:
     def example(self, row: int, seed: int, position: int, records: Any = None) -> Example:
         """Builds one example with a random generator seeded by (seed, position).
 
-        It comes from the first packing, unless other `records` are given.
+        It comes from the first plan, unless other `records` are given.
         """
         if records is None:
             records = self.records
