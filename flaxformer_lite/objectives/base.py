@@ -30,12 +30,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer_lite.config import ConfigError, ModelConfig, Record
+from flaxformer_lite.config import ModelConfig, Record
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.auxiliary_model import AuxiliaryModel
 from flaxformer_lite.objectives.row_plans import RowPlan, take_beginnings
 from flaxformer_lite.objectives.rows import Example, Tokenizer
-from flaxformer_lite.objectives.sums import BY_SOURCE, LossSums, divide_or_empty
+from flaxformer_lite.objectives.sums import LossSums
 from flaxformer_lite.objectives.tables.breakdown import Breakdown
 from flaxformer_lite.types import Arrays, Batch, Predictions
 
@@ -203,33 +203,20 @@ class Objective(Record, abc.ABC):
         """A prompt like those that the model learns to continue; "" for the default."""
         return ""
 
-    @property
-    def headline(self) -> Metric:
-        return self.shown[0]
-
     def head_for(self, skeleton: str) -> str:
         """Returns the head that a model with this skeleton must have."""
         return self.head
-
-    def __init_subclass__(cls, **options: Any):
-        super().__init_subclass__(**options)
-        if "companion" in vars(cls):  # its name before 0.4; it would not be asked
-            raise ConfigError(f"{cls.__name__}.companion: is called auxiliary_model; rename it.")
 
     def auxiliary_model(self, model: ModelConfig) -> AuxiliaryModel | None:
         """Returns the second model that `outputs` receives, or None."""
         return None
 
-    def facts(self) -> Json:
-        """Returns the values of the fields in `adopts`, as `adopt` takes them."""
-        return {name: getattr(self, name) for name in self.adopts}
-
     def adopt(self, facts: Mapping[str, object]) -> Self:
         """Returns the objective with its empty fields in `adopts` filled in.
 
         Args:
-          facts: values by field, from a directory of weights or from the `facts` of an earlier run;
-            other fields are ignored.
+          facts: values by field, from a directory of weights or from an earlier run; other fields
+            are ignored.
         """
         values = {name: facts[name] for name in self.adopts if facts.get(name)}
         empty = {name: value for name, value in values.items() if not getattr(self, name)}
@@ -340,18 +327,6 @@ class Objective(Record, abc.ABC):
         return floating-point arrays [B, ...].
         """
         return False
-
-    def metrics(self, sums: LossSums) -> dict[str, jax.Array]:
-        """Computes the loss and the mean of each metric from sums over a whole batch.
-
-        Returns:
-          float32 scalars by name. The loss of a source of a mixture that has no rows is NaN.
-        """
-        metrics = {"loss": sums.mean()}
-        for name, (total, weight) in sums.metrics.items():
-            empty = jnp.nan if name.startswith(BY_SOURCE) else 0.0
-            metrics[name] = divide_or_empty(total, weight, empty)
-        return metrics
 
     def predictions(self, outputs: Any) -> dict[str, jax.Array]:
         """Returns the predictions that evaluation keeps for `scores` and `decode`.

@@ -54,6 +54,18 @@ class LossSums(NamedTuple):
         means = (divide_or_empty(self.loss[term], totals[term]) for term in self.loss)
         return sum(means, start=jnp.float32(0))
 
+    def means(self) -> dict[str, jax.Array]:
+        """Computes the loss and the mean of each metric from sums over a whole batch.
+
+        Returns:
+          float32 scalars by name. The loss of a source of a mixture that has no rows is NaN.
+        """
+        means = {"loss": self.mean()}
+        for name, (total, weight) in self.metrics.items():
+            empty = jnp.nan if name.startswith(BY_SOURCE) else 0.0
+            means[name] = divide_or_empty(total, weight, empty)
+        return means
+
     def with_auxiliary(self, losses: dict[str, Array]) -> "LossSums":
         """Adds auxiliary terms, such as a router's balance.
 
@@ -156,8 +168,6 @@ class Loss(Protocol):
     """Protocol of the objective (objectives/base.py) of a training step."""
 
     def loss(self, outputs: Any, targets: Arrays, *, chunks: int) -> LossSums: ...
-
-    def metrics(self, sums: LossSums) -> dict[str, jax.Array]: ...
 
     def predictions(self, outputs: Any) -> dict[str, jax.Array]: ...
 

@@ -161,7 +161,7 @@ def train_experiment(
             summary.write_page(f"stopped by {signal}")
         else:
             summary.write_page("finished")
-        metric = cfg.objective.headline
+        metric = cfg.objective.shown[0]
         if cfg.train.best:
             metric = selection.metric
         last, best_one = _last_and_best(recorder.of("eval"), metric)

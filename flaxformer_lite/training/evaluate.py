@@ -75,7 +75,7 @@ def metrics_of(
 ) -> dict[str, float]:
     """Computes the objective's metrics from what `run` returns."""
     metrics = {}
-    for name, value in objective.metrics(total).items():
+    for name, value in total.means().items():
         figure = float(value)
         if not (name.startswith(BY_SOURCE) and math.isnan(figure)):  # NaN: the source has no row
             metrics[name] = figure

@@ -110,7 +110,7 @@ def train_step(
         updates_before = state.step
         if skipped_before is not None:
             spike_inputs = {
-                "loss": objective.metrics(sums)["loss"],
+                "loss": sums.mean(),
                 "grad_norm": global_norm(grads),
             }
         updates, opt_state = tx.update(grads, state.opt_state, state.params, **spike_inputs)
@@ -122,7 +122,7 @@ def train_step(
             # state alone.
             updates_before = updates_before - skipped_before
         metrics = {
-            **_scalars(objective.metrics(sums)),
+            **_scalars(sums.means()),
             "grad_norm": global_norm(grads),
             "param_norm": norm_of_leaves(_partition(params, are_floats(params))),
             "learning_rate": rate(updates_before),

@@ -212,8 +212,8 @@ def test_what_is_shown_is_measured_and_the_head_is_one_that_such_models_have(
 ):
     sums = objective.loss(outputs(made, batch), batch["targets"], chunks=1)
     of_data = {"perplexity", "bits_per_byte"}
-    assert {metric.name for metric in objective.shown} <= objective.metrics(sums).keys() | of_data
-    assert objective.headline.name in objective.metrics(sums), "it is drawn for training too"
+    assert {metric.name for metric in objective.shown} <= sums.means().keys() | of_data
+    assert objective.shown[0].name in sums.means(), "it is drawn for training too"
     for skeleton in objective.skeletons:
         names = ("gpt2", "bert", "t5", "word2vec")
         families = [registry.resolve("models", name).Model for name in names]

@@ -156,11 +156,3 @@ def test_the_mixture_is_that_of_its_options(create):
         create("distillation", soft_weight=1.5)
     with pytest.raises(ValueError, match=r"task='seq2seq': .*causal_lm, masked_lm"):
         create("distillation", task="seq2seq")
-
-
-def test_an_objective_that_defines_the_old_name_is_refused():
-    with pytest.raises(ConfigError, match=r"Mine\.companion: is called auxiliary_model"):
-
-        class Mine(Distillation):
-            def companion(self, model):
-                return None

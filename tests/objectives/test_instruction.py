@@ -293,4 +293,4 @@ def test_the_baseline_is_of_the_headline():
     records = records_of(task, [same, {"prompt": "a", "response": "b"}], length=64)
     held = types.SimpleNamespace(records=records, order=np.arange(1))
     due = ("copying the source", pytest.approx(100))
-    assert task.headline.name == "bleu" and task.baseline(held, task.fit_baseline(held)) == due
+    assert task.shown[0].name == "bleu" and task.baseline(held, task.fit_baseline(held)) == due

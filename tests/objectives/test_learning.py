@@ -105,7 +105,7 @@ def test_a_task_is_learned_and_predicts(tmp_path, capsys, case, rows, family, si
     task, answer, scores, least = case
     found, baseline, workdir = learned.learn(tmp_path, task, rows, family, **sizes)
     run_as_printed(capsys.readouterr().out, {"predict"}, capsys)
-    assert found[task.fit(rows, {}).headline.name] > baseline + 0.25
+    assert found[task.fit(rows, {}).shown[0].name] > baseline + 0.25
     assert all(found[name] > score for name, score in scores.items())
     new = [{name: x for name, x in row.items() if name != answer} for row in rows[-20:]]
     told = learned.predict(workdir, tables.write_rows(tmp_path / "new.jsonl", new))

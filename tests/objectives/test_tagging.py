@@ -105,7 +105,7 @@ def test_numbers_of_tags_have_the_names_of_the_table():
     [(("O", "B-X", "I-X"), "f1"), (("S-X", "E-X", "O"), "f1"), (("X", "O"), "accuracy")],
 )
 def test_entities_are_scored_where_tags_say_where_they_begin(labels, headline):
-    assert Tagging(labels=labels).headline.name == headline
+    assert Tagging(labels=labels).shown[0].name == headline
 
 
 def test_loss_is_that_of_transformers():

@@ -46,6 +46,7 @@ def page(folder, init_from, module=gpt2_small, **fields):
 def test_the_directory_is_the_model_and_the_page_says_how_it_is_run(published, tmp_path):
     cfg = read_experiment(page(tmp_path, published, **{"model.scan": True}))
     own = {"scan": True, "dtype": "bfloat16", "dropout": 0.0, "init": "normal_residual"}
+    own["dropout_at"] = page(tmp_path, published).model.dropout_at
     assert cfg.model == dataclasses.replace(load_pretrained(published)[0].cfg, **own)
     assert cfg.data.tokenizer.path == str(published) and cfg.data.length == 32
 

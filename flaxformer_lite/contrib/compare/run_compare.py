@@ -113,7 +113,7 @@ def choose(runs: Sequence[ComparedRun]) -> tuple[Metric | None, list[str]]:
         if all(run.values(metric) for run in runs):
             common.append(metric)
     objectives = {plugin_name(run.cfg.objective) for run in runs}
-    headlines = {run.cfg.objective.headline.name for run in runs}
+    headlines = {run.cfg.objective.shown[0].name for run in runs}
     notes = []
     if len(objectives) > 1:
         notes.append(

@@ -22,9 +22,6 @@ class TokenLoss:
     def loss(self, outputs: Outputs, targets: Arrays, *, chunks: int) -> LossSums:
         return sum_weighted(token_losses(outputs), targets[TOKENS])
 
-    def metrics(self, sums: LossSums) -> dict[str, jax.Array]:
-        return {"loss": sums.mean()}
-
     def predictions(self, outputs: Outputs) -> dict[str, jax.Array]:
         return {}
 

@@ -230,7 +230,7 @@ class Tagging(Labelled):
             tags = [best.get(word, fitted["overall"]) for word in words]
             true.append(tag)
             guess.append(np.asarray(tags))
-        return "most frequent tag of each word", self._scored(true, guess)[self.headline.name]
+        return "most frequent tag of each word", self._scored(true, guess)[self.shown[0].name]
 
     def show(self, records: TableRecords, index: int) -> str:
         record = records.record(index)

@@ -125,7 +125,7 @@ class WritingTask(TextObjective, Task):
             sources.append(source)
             targets.append(target)
         values = SCORES[self.scored_by](sources, targets)
-        return "copying the source", values[self.headline.name]
+        return "copying the source", values[self.shown[0].name]
 
     def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
         """Returns for each row `prediction`, the generated text; None without an example."""

@@ -224,7 +224,7 @@ def _metrics(run: Path, trained: ExperimentConfig) -> Rows:
             rows.append((metric.words, metric.show(evaluations[-1][metric.name])))
     baseline = workdir.read_baseline_score(run)
     if baseline:
-        headline = trained.objective.headline
+        headline = trained.objective.shown[0]
         rows.append((f"{headline.words} of {baseline[0]}", headline.show(baseline[1])))
     return rows
 

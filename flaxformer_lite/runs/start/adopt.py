@@ -128,7 +128,7 @@ def read_experiment(
     objective = _objective_of(config)
     # the directory that a run began from may be gone
     if begun:
-        facts = begun.objective.facts()
+        facts = _adopted(begun.objective)
     else:
         facts = _facts(objective.adopts, train.init_from, source, allowed)
     adopted = _Section(objective=objective.adopt(facts))
@@ -162,10 +162,15 @@ def _facts(names: Collection[str], init_from: str, path: Path, allowed: registry
     if "activation" in names:
         run = find_run_config(path, allow_plugins=allowed)
         if run is not None:
-            facts |= run.objective.facts()
+            facts |= _adopted(run.objective)
         elif is_cross_encoder(path):
             facts["activation"] = read_score_activation(path)
     return facts
+
+
+def _adopted(objective: Objective) -> Json:
+    """Returns the values of the fields that an objective adopts, which its run keeps."""
+    return {name: getattr(objective, name) for name in objective.adopts}
 
 
 def differing_fields(stored: ModelConfig, model: ModelConfig) -> dict[str, tuple[object, object]]:
