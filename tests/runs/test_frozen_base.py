@@ -16,6 +16,7 @@ from flaxformer_lite.checkpoints.record import CheckpointError, read_record
 from flaxformer_lite.config import ConfigError, ExperimentConfig, from_config_dict
 from flaxformer_lite.runs.start.adopt import read_experiment
 from flaxformer_lite.runs.start.initial_state import initial_state
+from flaxformer_lite.storage.objects import Objects
 from tests.examples import trials
 from tests.runs import launched
 from tests.training import tiny_runs
@@ -215,3 +216,24 @@ def test_two_processes_save_and_continue_over_shards_of_the_base(folder, tmp_pat
     assert two["leaves"].keys() == one["leaves"].keys()
     assert two["base"] == one["base"]
     assert params(folder / "run")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kept", ["reference", "copy"])
+def test_a_run_in_a_store_over_weights_in_a_store(folder, tmp_path, bucket, kept):
+    folder = copied(folder, tmp_path)
+    published = f"{bucket.url}/{kept}/published"
+    main(["convert", str(folder / "base"), published])
+    workdir = f"{bucket.url}/{kept}/run"
+    for steps in (2, 4):
+        values = {"train.init_from": published, **EVERY_STEP, **LORA}
+        values |= {"train.steps": steps, "train.base": kept}
+        page = trials.experiment_dict(folder, **values)
+        flaxformer_lite.run(read_experiment(page, workdir, given=list(values)), workdir)
+    train(folder, run="straight")
+    after = params(workdir)
+    for path, leaf in params(folder / "straight").items():
+        np.testing.assert_array_equal(after[path], leaf, err_msg=path)
+    names = Objects(workdir).names()
+    assert any(name.startswith("base/") for name in names) == (kept == "copy")
+    assert "base.json" in names
