@@ -8,7 +8,7 @@ import inspect
 import itertools
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -296,15 +296,24 @@ def _write_records(
 ) -> None:
     for name in COUNTED:
         writer.count(name, 0)
-    with progress.count_progress("tokenizing rows", len(rows)) as advance:
+    shown: contextlib.AbstractContextManager[Callable[[int], None]]
+    shown = contextlib.nullcontext(lambda count: None)
+    if read.is_stored:
+        shown = progress.count_progress("tokenizing rows", len(rows))
+    with shown as advance:
         batches = encoder.rows.batches(rows, max_rows=MAX_ROWS, max_bytes=MAX_BYTES)
         for first, batch in batches:
             with row_errors(read, first):
                 made = objective.encode(batch, encoder)
+            if len(made) != len(batch):
+                raise ConfigError(
+                    f"{plugin_name(objective)}.encode: returns {len(made)} lists of records for"
+                    f" {len(batch)} rows; return one for each, empty if a row has none."
+                )
             records: list[Json] = []
             for row, of_row in zip(range(first, first + len(batch)), made, strict=True):
                 records += [{"cut": 0, **record, "row": row} for record in of_row]
-            writer.count("cut", sum(record["cut"] > 0 for record in records))
+            writer.count("cut", sum(bool(record["cut"] > 0) for record in records))
             writer.count("dropped", sum(not of_row for of_row in made))
             writer.count("untaught", sum(not objective.teaches(record) for record in records))
             # Each split of a table is a store of its own.

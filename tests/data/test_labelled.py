@@ -195,6 +195,12 @@ def test_what_a_task_stores_is_declared(tmp_path, monkeypatch, columns, message)
         opened(tmp_path, Weighted(), rows)
 
 
+def test_each_row_has_a_list_of_records(tmp_path, monkeypatch):
+    monkeypatch.setattr(Weighted, "encode", lambda self, rows, encoder: [[]])
+    with pytest.raises(ConfigError, match=r"Weighted\.encode: returns 1 lists .* for \d+ rows"):
+        opened(tmp_path, Weighted(), labelled_texts())
+
+
 def test_the_same_bytes_are_other_rows_where_another_suffix_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(table, "SMALL", 0)
     lines = [f"tab {n}\t{'ab'[n % 2]}\t-,comma {n},{'ab'[n % 2]},-\n" for n in range(40)]
