@@ -9,6 +9,7 @@ is cut at the ends of lines.
 """
 
 import collections
+import functools
 import glob
 import hashlib
 import itertools
@@ -30,6 +31,7 @@ from flaxformer_lite.data import (
     text_encoding,
     token_files,
 )
+from flaxformer_lite.data.split import Document
 from flaxformer_lite.files.home import expand_home
 from flaxformer_lite.files.read import STREAM
 from flaxformer_lite.runtime import progress
@@ -56,7 +58,6 @@ KNOWN = (
 )
 NAMED = 3  # most files that a notice names
 CORPUS_FORMAT = "1"  # increase when an extraction in corpora.py changes
-Document = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -99,11 +100,11 @@ class Source:
         """Whether the files hold token ids instead of text."""
         return any(map(token_files.is_tokens, self.files))
 
-    def is_plain(self, file: int) -> bool:
-        """Returns whether a file is plain text, instead of lines of jsonl, rows or token ids."""
-        path = self.files[file]
-        rows = is_jsonl(path) or compressed.kind(path) in TABLES
-        return not (rows or token_files.is_tokens(path))
+    @functools.cached_property
+    def is_plain(self) -> tuple[bool, ...]:
+        """Whether each file is plain text, instead of lines of jsonl, rows or token ids."""
+        others = (*JSONL, *TABLES, *token_files.SUFFIXES)
+        return tuple(compressed.kind(path) not in others for path in self.files)
 
     def parts(self) -> list[slice]:
         """Divides the files into groups of neighbors of about PART_BYTES."""
