@@ -71,6 +71,7 @@ class Source:
     fingerprint: str
     size: int  # bytes
     left_out: tuple[File, ...] = ()  # files of the folder without a text suffix
+    stamps: tuple[tuple[int, int], ...] = ()  # size and time of change of each file here
 
     def kinds(self) -> str:
         """Describes the files, as in `3 files (2 .txt, 1 .md), 1.2 MB`."""
@@ -124,12 +125,19 @@ class Source:
         1.
 
         Raises:
-          ConfigError: a file is not text, or a line of jsonl is malformed; names file and line.
+          ConfigError: a file is no text, has changed, or has a malformed line; names file and line.
         """
         for number in range(len(self.files))[files]:
-            for line, document in read_file(self.files[number], self.where, self.fields):
+            path = self.files[number]
+            for line, document in read_file(path, self.where, self.fields):
                 if all(text and not text.isspace() for text in document):
                     yield number, line, document
+            with compressed.reading(path, self.where):
+                has_changed = _stamp_of(path) != self.stamps[number]
+            if has_changed:
+                raise ConfigError(
+                    f"{self.where}: {path.name} has changed since it was opened; start again."
+                )
 
     def documents(self) -> Iterator[Document]:
         """Yields the texts of all documents that are not blank, as `placed` does."""
@@ -161,10 +169,19 @@ def open_source(cfg: DataConfig, fields: tuple[str, ...], split: str = "train") 
         where = f"data.corpus={cfg.corpus!r}"
         files = (_built_in(cfg, fields, where),)
         left_out = ()
+    stamps = tuple(map(_stamp_of, files))
     digest, size = _content(files, where, cfg.cache)
     if not size:
         raise ConfigError(f"{where}: empty; set it to a file or folder with text.")
-    return Source(where, files, fields, digest, size, left_out)
+    return Source(where, files, fields, digest, size, left_out, stamps)
+
+
+def _stamp_of(path: File) -> tuple[int, int]:
+    """Returns the size of a file here, and when it changed; a store gives the version listed."""
+    if not isinstance(path, Path):
+        return path.size, 0
+    stat = path.stat()
+    return stat.st_size, stat.st_mtime_ns
 
 
 def _distinct(groups: Iterable[tuple[File, ...]]) -> tuple[File, ...]:
