@@ -48,7 +48,7 @@ THREADS = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)
 class Dataset:
     """Examples of one split."""
 
-    split: str  # "train", endless, each epoch shuffled and packed anew, or "eval", a single pass
+    split: str  # "train", endless, each epoch shuffled and planned anew, or "eval", a single pass
     objective: Objective
     splits: Mapping[str, Any]  # Records or LabelledRecords by split
     fingerprint: str  # hash of text, tokenizer, objective and lengths
@@ -314,7 +314,7 @@ def open_dataset(
 ) -> Dataset:
     """Opens the examples that an experiment trains on ("train") or is evaluated on ("eval").
 
-    The first call reads, tokenizes and packs the text into `data.cache`; later ones find it there.
+    The first call tokenizes the text and plans its rows in `data.cache`, where later ones look.
 
     Args:
       cfg: the experiment.

@@ -1,6 +1,6 @@
 """Mixtures of texts, interleaved by weight.
 
-Each text is tokenized and packed separately, with the same tokenizer.
+Each text is tokenized and planned separately, with the same tokenizer.
 
 With a temperature T, the weights are multiplied by size ** (1 / T) (Raffel et al. 2020, T5, section
 3.5.2).
@@ -104,7 +104,7 @@ class Mixture:
 def open_mixture(cfg: ExperimentConfig) -> Mixture:
     """Opens the sources of `data.mixture`.
 
-    The first call tokenizes and packs them into `data.cache`.
+    The first call tokenizes them and plans their rows in `data.cache`.
 
     Raises:
       ConfigError: a source, the tokenizer or a weight cannot be used, or the mixture ends before

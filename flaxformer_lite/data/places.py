@@ -76,7 +76,7 @@ class TextPlaces:
         tokens = np.arange(begin, end)
         if self._source.has_tokens:
             return tokens
-        if not self._source.is_plain(int(self._files[text])):
+        if not self._source.is_plain[self._files[text]]:
             return np.zeros_like(tokens)
         ids = self._ids[self._offsets[text] : self._offsets[text + 1]]
         tokens = np.minimum(tokens, max(len(ids) - 2, 0))  # the last is no text

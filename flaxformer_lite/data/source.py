@@ -9,6 +9,7 @@ is cut at the ends of lines.
 """
 
 import collections
+import functools
 import glob
 import hashlib
 import itertools
@@ -30,6 +31,7 @@ from flaxformer_lite.data import (
     text_encoding,
     token_files,
 )
+from flaxformer_lite.data.split import Document
 from flaxformer_lite.files.home import expand_home
 from flaxformer_lite.files.read import STREAM
 from flaxformer_lite.runtime import progress
@@ -56,7 +58,6 @@ KNOWN = (
 )
 NAMED = 3  # most files that a notice names
 CORPUS_FORMAT = "1"  # increase when an extraction in corpora.py changes
-Document = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class Source:
     fingerprint: str
     size: int  # bytes
     left_out: tuple[File, ...] = ()  # files of the folder without a text suffix
+    stamps: tuple[tuple[int, int], ...] = ()  # size and time of change of each file here
 
     def kinds(self) -> str:
         """Describes the files, as in `3 files (2 .txt, 1 .md), 1.2 MB`."""
@@ -99,11 +101,11 @@ class Source:
         """Whether the files hold token ids instead of text."""
         return any(map(token_files.is_tokens, self.files))
 
-    def is_plain(self, file: int) -> bool:
-        """Returns whether a file is plain text, instead of lines of jsonl, rows or token ids."""
-        path = self.files[file]
-        rows = is_jsonl(path) or compressed.kind(path) in TABLES
-        return not (rows or token_files.is_tokens(path))
+    @functools.cached_property
+    def is_plain(self) -> tuple[bool, ...]:
+        """Whether each file is plain text, instead of lines of jsonl, rows or token ids."""
+        others = (*JSONL, *TABLES, *token_files.SUFFIXES)
+        return tuple(compressed.kind(path) not in others for path in self.files)
 
     def parts(self) -> list[slice]:
         """Divides the files into groups of neighbors of about PART_BYTES."""
@@ -123,12 +125,19 @@ class Source:
         1.
 
         Raises:
-          ConfigError: a file is not text, or a line of jsonl is malformed; names file and line.
+          ConfigError: a file is no text, has changed, or has a malformed line; names file and line.
         """
         for number in range(len(self.files))[files]:
-            for line, document in read_file(self.files[number], self.where, self.fields):
+            path = self.files[number]
+            for line, document in read_file(path, self.where, self.fields):
                 if all(text and not text.isspace() for text in document):
                     yield number, line, document
+            with compressed.reading(path, self.where):
+                has_changed = _stamp_of(path) != self.stamps[number]
+            if has_changed:
+                raise ConfigError(
+                    f"{self.where}: {path.name} has changed since it was opened; start again."
+                )
 
     def documents(self) -> Iterator[Document]:
         """Yields the texts of all documents that are not blank, as `placed` does."""
@@ -160,10 +169,19 @@ def open_source(cfg: DataConfig, fields: tuple[str, ...], split: str = "train") 
         where = f"data.corpus={cfg.corpus!r}"
         files = (_built_in(cfg, fields, where),)
         left_out = ()
+    stamps = tuple(map(_stamp_of, files))
     digest, size = _content(files, where, cfg.cache)
     if not size:
         raise ConfigError(f"{where}: empty; set it to a file or folder with text.")
-    return Source(where, files, fields, digest, size, left_out)
+    return Source(where, files, fields, digest, size, left_out, stamps)
+
+
+def _stamp_of(path: File) -> tuple[int, int]:
+    """Returns the size of a file here, and when it changed; a store gives the version listed."""
+    if not isinstance(path, Path):
+        return path.size, 0
+    stat = path.stat()
+    return stat.st_size, stat.st_mtime_ns
 
 
 def _distinct(groups: Iterable[tuple[File, ...]]) -> tuple[File, ...]:

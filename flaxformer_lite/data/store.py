@@ -22,12 +22,12 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.data.split import SPLITS
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.rows import Encoded, StoredColumn
 from flaxformer_lite.storage import content_cache
 
 FORMAT = 1  # of the files; a name of a store contains it
-SPLITS = ("train", "eval")
 COLUMNS = "columns"
 DESCRIPTION = "store.json"
 ALIGNED_BYTES = 64  # of a cache line, and more than any dtype needs

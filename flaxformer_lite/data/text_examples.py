@@ -365,7 +365,7 @@ def open_text_rows(
 ) -> TextRows:
     """Opens the rows of a text.
 
-    The first call tokenizes and packs the text into `data.cache`.
+    The first call tokenizes the text and plans its rows in `data.cache`.
 
     Args:
       cfg: the experiment.

@@ -33,6 +33,10 @@ COLUMNS = {
 }
 
 
+# of a text that is not plain
+NO_LINES: Record = {"marks": np.zeros(0, np.int32), "is_exact": np.asarray(True)}
+
+
 class Piece(NamedTuple):
     """A part of a text.
 
@@ -65,7 +69,7 @@ def read_pieces(source: Source, split: Split, files: slice = slice(None)) -> Ite
                         end = text.rfind("\n", at, end) + 1 or end
                     yield Piece(name, text[at:end], at == 0, end >= len(text), file, line)
                     at = end
-            if source.is_plain(file):  # the rest of the document may be of the other split
+            if source.is_plain[file]:  # the rest of the document may be of the other split
                 line += texts[0].count("\n")
 
 
@@ -101,12 +105,12 @@ def write_texts(
             if piece.is_last:
                 row = [*row, chosen.eos_id]
             held.append(np.asarray(row, dtype))
-            if source.is_plain(piece.file):
+            is_plain = source.is_plain[piece.file]
+            if is_plain:
                 counter.add(held[-1], piece.text)
             if piece.is_last:
-                ids = np.concatenate(held)
-                place = {"file": np.asarray(piece.file), "line": np.asarray(piece.line)}
-                made[piece.split].append({"ids": ids, **place, **counter.columns()})
+                lines = counter.columns() if is_plain else NO_LINES
+                made[piece.split].append(_make_record(held, piece.file, piece.line, lines))
             advance(len(piece.text))
         for name, records in made.items():
             writer.append(name, records)
@@ -114,7 +118,6 @@ def write_texts(
 
 def write_runs(writer: StoreWriter, runs: Iterable[token_files.Run]) -> None:
     """Appends documents of token ids with COLUMNS to a store."""
-    nothing = {"marks": np.zeros(0, np.int32), "is_exact": np.asarray(True)}
     made: dict[str, list[Record]] = {name: [] for name in SPLITS}
     size = 0
     first: int | None = None
@@ -122,8 +125,7 @@ def write_runs(writer: StoreWriter, runs: Iterable[token_files.Run]) -> None:
         if first is None:
             first = run.token
         if run.is_last:
-            place = {"file": np.asarray(run.file), "line": np.asarray(first)}
-            made[run.split].append({"ids": run.ids, **place, **nothing})
+            made[run.split].append(_make_record([run.ids], run.file, first, NO_LINES))
             first = None
         size += len(run.ids)
         if size > COPIED_TOKENS or not run.is_last:
@@ -135,6 +137,11 @@ def write_runs(writer: StoreWriter, runs: Iterable[token_files.Run]) -> None:
             writer.begin_entry(run.split, "ids", run.ids)
     for name, records in made.items():
         writer.append(name, records)
+
+
+def _make_record(ids: Sequence[np.ndarray], file: int, line: int, lines: Record) -> Record:
+    joined = ids[0] if len(ids) == 1 else np.concatenate(ids)
+    return {"ids": joined, "file": np.asarray(file), "line": np.asarray(line), **lines}
 
 
 class _LineCounter:
@@ -171,7 +178,7 @@ class _LineCounter:
         return np.searchsorted(newlines, place)
 
     def columns(self) -> Record:
-        marks = np.concatenate([np.zeros(0, np.int32), *self._marks]).astype(np.int32)
+        marks = np.concatenate(self._marks).astype(np.int32)
         return {"marks": marks, "is_exact": np.asarray(self._is_exact)}
 
 

@@ -266,10 +266,10 @@ class Objective(Record, abc.ABC):
     ) -> RowPlan:
         """Plans which pieces of documents form each row.
 
-        By default each document is a row, cut at `length`. A large text is packed in several calls,
-        each for a range of its documents. If `num_plans` is not 1, the method is also called with
-        `shift`, a float in [0, 1) that differs between plans, and is 0 for held-out text and the
-        first epoch.
+        By default each document is a row, cut at `length`. A large text is planned in several
+        calls, each for a range of its documents. If `num_plans` is not 1, the method is also called
+        with `shift`, a float in [0, 1) that differs between plans, and is 0 for held-out text and
+        the first epoch.
 
         Args:
           offsets: int64 [documents + 1], the start of each document in the tokens of the range, and

@@ -48,6 +48,18 @@ def test_of_a_folder_what_is_no_text_by_its_name_is_left_out_and_named(tmp_path)
     assert read(tmp_path, PAIR) == [("one", "eins")]
 
 
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "one"}\n' * 9)
+    source = open_source(DataConfig(path=str(path)), TEXT)
+    documents = source.documents()
+    assert next(documents) == ("one",)
+    with path.open("a") as file:
+        file.write('{"text": "two"}\n')
+    with pytest.raises(ConfigError, match=r"a\.jsonl has changed since it was opened; start again"):
+        list(documents)
+
+
 def test_a_folder_without_text_by_its_names(tmp_path):
     (tmp_path / "x.png").write_text("a,b")
     with pytest.raises(ConfigError, match=r"no file.*suffix.*\(\.png\)"):

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of data, which the tests of provenance use too, and programs for runs."""
+"""Programs that runs share."""
 
 import functools
 
@@ -6,7 +6,6 @@ import pytest
 
 from flaxformer_lite.runs import run as runs
 from flaxformer_lite.runs.start import setup
-from tests.data.conftest import documents, experiment, jsonl  # noqa: F401, fixtures
 
 
 @pytest.fixture(scope="module")
