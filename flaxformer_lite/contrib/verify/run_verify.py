@@ -54,7 +54,9 @@ def _check_folder(args: argparse.Namespace, checks: Sequence[str]) -> list[Findi
         raise ConfigError("--checks=mesh: needs the sizes of a mesh; pass --config in place of it.")
     folder = folder_of(args.model)
     with print_warnings():
-        loaded = load_pretrained(folder, family=args.family, allow_plugins=args.allow_plugins)
+        loaded = load_pretrained(
+            folder, family=args.family, base=args.base, allow_plugins=args.allow_plugins
+        )
     return verify(*loaded, checks=checks, seed=args.seed, reference=args.reference)
 
 

@@ -48,6 +48,7 @@ def verify(parser: argparse.ArgumentParser) -> None:
         help="the --workdir of train, or published weights, in place of a --config",
     )
     command_line.add_family(parser)
+    command_line.add_base(parser)
     add(
         "--checks",
         type=command_line.text,
