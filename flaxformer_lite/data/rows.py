@@ -97,6 +97,10 @@ class TableRows(Sequence[TableRow]):
         """Returns the rows with these numbers, from 0."""
         return TableRows(self.store, self._in_store(numbers), self.names)
 
+    def number(self, row: int) -> int:
+        """Returns the number of a row in the store, which has all rows of the table."""
+        return row if self._numbers is None else int(self._numbers[row])
+
     def by_role(self, names: dict[str, str | None]) -> "TableRows":
         """Returns the rows with their values by role; `names` has the column of each."""
         return TableRows(self.store, self._numbers, names)
@@ -172,7 +176,6 @@ class Table:
     fingerprint: str  # hash of the content
     # the names of the classes (ClassLabel) of each column
     names: ClassNames = field(default_factory=dict)
-    numbers: np.ndarray | None = None  # [rows] in the file, from 1; None: it has all of them
     kind: str = ""  # suffix of the file, by which its content was read
 
     @property
@@ -190,9 +193,7 @@ class Table:
 
     def number(self, row: int) -> int:
         """Returns the number of a row in the file, from 1."""
-        if self.numbers is None:
-            return row + 1
-        return int(self.numbers[row])
+        return 1 + self.rows.number(row)
 
     def with_names(self, names: ClassNames) -> "Table":
         """Returns the table with the names of its classes."""
@@ -211,13 +212,7 @@ class Table:
                 digest.update(b", ")
             digest.update(", ".join(map(str, numbers[begin : begin + NUMBERS].tolist())).encode())
         digest.update(b"]")
-        in_file = numbers + 1 if self.numbers is None else self.numbers[numbers]
-        return replace(
-            self,
-            rows=self.rows.take(numbers),
-            fingerprint=digest.hexdigest()[:16],
-            numbers=in_file,
-        )
+        return replace(self, rows=self.rows.take(numbers), fingerprint=digest.hexdigest()[:16])
 
 
 def columns_of(
