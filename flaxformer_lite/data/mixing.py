@@ -22,6 +22,7 @@ from flaxformer_lite.objectives.sums import SOURCE
 # A smaller share counts as 0: in a run of few rows it would have none.
 LEAST_SHARE = Fraction(1, 1 << 13)
 FOREVER = 1 << 62  # rows
+MAX_DRIFT = 8  # rows by which a source may differ from its shares, and more
 BITS = 60  # of the fractions of rows, which are integers to be exact on any machine
 
 
@@ -170,9 +171,14 @@ def _plan(stages: Sequence[Stage], limits: Sequence[int]) -> list[_Segment]:
                 return segments
             length = end - row
             for source, limit in enumerate(limits):
-                if shares[source] and limit < FOREVER:
-                    count = functools.partial(_count, segment, source)
-                    length = bisect.bisect_left(range(length), limit, key=count)
+                if shares[source]:
+                    near = int((limit - before[source]) / shares[source])
+                    slack = int(MAX_DRIFT / shares[source])
+                    possible = range(max(0, near - slack), min(length, near + slack))
+                    if possible:
+                        count = functools.partial(_count, segment, source)
+                        at = bisect.bisect_left(possible, limit, key=count)
+                        length = possible.start + at
             before = segment.counts(length)
             for source, share in enumerate(shares):
                 due[source] += round(share * length * (1 << BITS))
@@ -213,4 +219,5 @@ def _divide(weights: Sequence[float], has_rows: Sequence[bool]) -> list[Fraction
     exact = [Fraction(weight) * has for weight, has in zip(weights, has_rows, strict=True)]
     whole = sum(exact)
     kept = [weight if weight >= whole * LEAST_SHARE else Fraction(0) for weight in exact]
-    return [weight / (sum(kept) or 1) for weight in kept]
+    total = sum(kept) or 1
+    return [weight / total for weight in kept]

@@ -71,7 +71,7 @@ class Source:
     fingerprint: str
     size: int  # bytes
     left_out: tuple[File, ...] = ()  # files of the folder without a text suffix
-    stamps: tuple[tuple[int, int], ...] = ()  # size and time of change of each file here
+    stamps: tuple[tuple[int, int], ...] = ()  # bytes of each file, and when it changed
 
     def kinds(self) -> str:
         """Describes the files, as in `3 files (2 .txt, 1 .md), 1.2 MB`."""
@@ -111,8 +111,8 @@ class Source:
         """Divides the files into groups of neighbors of about PART_BYTES."""
         ends = []
         size = 0
-        for number, path in enumerate(self.files, start=1):
-            size += compressed.size(path)
+        for number, (bytes_of_file, _) in enumerate(self.stamps, start=1):
+            size += bytes_of_file
             if size >= PART_BYTES or number == len(self.files):
                 ends.append(number)
                 size = 0
@@ -177,7 +177,7 @@ def open_source(cfg: DataConfig, fields: tuple[str, ...], split: str = "train") 
 
 
 def _stamp_of(path: File) -> tuple[int, int]:
-    """Returns the size of a file here, and when it changed; a store gives the version listed."""
+    """Returns the bytes of a file, and when it changed; stores give the version that was listed."""
     if not isinstance(path, Path):
         return path.size, 0
     stat = path.stat()

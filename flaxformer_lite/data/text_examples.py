@@ -35,7 +35,7 @@ from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.objectives.row_plans import shift_of
 from flaxformer_lite.objectives.rows import CountedRecords, StoredColumn
 from flaxformer_lite.runtime import progress
-from flaxformer_lite.storage import compressed, content_cache
+from flaxformer_lite.storage import content_cache
 from flaxformer_lite.text import tokenizer_training
 from flaxformer_lite.text.tokenizer import Tokenizer
 
@@ -177,7 +177,7 @@ def _tokenized(cfg: DataConfig, text: Text, chosen: Tokenizer, skeleton: str) ->
         parts.append(store.Part("tokens", copy_tokens))
     else:
         for files in source.parts():
-            share = sum(map(compressed.size, source.files[files])) / source.size
+            share = sum(size for size, _ in source.stamps[files]) / source.size
             write = functools.partial(tokenize, files=files, share=share)
             parts.append(store.Part(f"{files.start}-{files.stop}", write))
     opened = store.open_store(cfg.cache, name, tokenizing.COLUMNS, parts, chosen.vocab_size)

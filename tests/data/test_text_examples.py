@@ -145,15 +145,6 @@ def test_the_fingerprint_follows_text_split_and_tokenizer(experiment, tmp_path, 
     assert changed.fingerprint != open_corpus(experiment().data, TEXT).fingerprint
 
 
-def test_a_truncated_cache_is_made_again(experiment, tmp_path, capsys):
-    cfg = experiment()
-    first = np.array(open_corpus(cfg.data, TEXT).tokens["train"].ids)
-    (file,) = (tmp_path / "cache").glob("store-*/columns")
-    file.write_bytes(file.read_bytes()[:100])
-    np.testing.assert_array_equal(open_corpus(cfg.data, TEXT).tokens["train"].ids, first)
-    assert "written again" in capsys.readouterr().err
-
-
 def test_other_piece_is_of_another_document_and_as_long_as_wanted_where_one_is(experiment):
     cfg = experiment("masked_lm", options={"pairs": "next_sentence"})
     records = open_records(cfg.data, open_corpus(cfg.data, TEXT), cfg.objective, "train")
