@@ -302,7 +302,7 @@ def _open_base(
 
         def read(index: Slices) -> np.ndarray:
             if name not in opened():
-                raise ConfigError(f"{source}: has no {name}, over which {path} was trained.")
+                base.check({}, source, "--base", needed=[name])
             if seen:
                 return opened()[name].read(index)
             whole = np.asarray(opened()[name])

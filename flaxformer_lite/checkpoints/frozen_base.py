@@ -7,6 +7,7 @@ is written once before the first step.
 
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,19 +48,23 @@ class Base(NamedTuple):
             return self.source
         return init_from
 
-    def check(self, leaves: Leaves, source: str, moved: str = "") -> None:
+    def check(
+        self, leaves: Leaves, source: str, moved: str = "", needed: Iterable[str] = ()
+    ) -> None:
         """Refuses other weights.
 
         Args:
           leaves: of what was read, by path.
           source: where it was read.
           moved: the flag that names another folder; "" if none does.
+          needed: paths that must be among them.
 
         Raises:
           CheckpointError: names the first leaf that differs.
         """
-        for path, now in leaves.items():
-            then = self.leaves[path]
+        for path in sorted({*leaves, *needed}):
+            now = leaves.get(path)
+            then = self.leaves.get(path)
             if now != then:
                 elsewhere = ""
                 if moved:
@@ -104,6 +109,8 @@ def read_base(folder: Path, digest: str) -> Base | None:
     return base
 
 
-def _show(leaf: list) -> str:
+def _show(leaf: list | None) -> str:
+    if leaf is None:
+        return "absent"
     dtype, shape, digest = leaf
-    return f"{dtype}{shape} {digest[:8]}"
+    return f"{dtype}{shape} {digest[:8]}".rstrip()

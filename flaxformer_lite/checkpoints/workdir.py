@@ -5,7 +5,7 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -282,6 +282,20 @@ def base_copy(folder: Path) -> Path | Objects:
     )
 
 
+@contextlib.contextmanager
+def tell_damaged_copy(folder: Path) -> Iterator[None]:
+    """Raises CheckpointError for what is wrong with a workdir's copy of its frozen weights."""
+    try:
+        yield
+    except (StorageError, UnreadableError):
+        raise
+    except Exception as error:  # from tensorstore, orbax, json or the file system
+        raise CheckpointError(
+            f"{folder}/{FOLDER}: cannot be read ({first_line(error)}); it holds the frozen weights"
+            " of the run. Put back what the run wrote, or train anew in another --workdir."
+        ) from error
+
+
 def read_inputs(folder: Path) -> Json:
     """Reads a run's config.json: its config, and the hashes of its config, tokenizer and data.
 
@@ -297,7 +311,9 @@ def read_inputs(folder: Path) -> Json:
 
 def _copied(folder: Path, base: Base) -> dict:
     """Reads the copy of the frozen weights that a workdir keeps."""
-    params, record = _params(base_copy(folder))
+    copy = base_copy(folder)
+    with tell_damaged_copy(folder):
+        params, record = _params(copy)
     leaves = record["leaves"].items()
     base.check({path.removeprefix(PARAMS): leaf for path, leaf in leaves}, f"{folder}/{FOLDER}")
     return params

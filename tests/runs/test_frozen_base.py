@@ -56,6 +56,14 @@ def copied(folder, tmp_path):
     return tmp_path
 
 
+def write_other(folder, base="base"):
+    """Writes the weights of `base` with another number into `other`."""
+    model, params = load_pretrained(folder / base)
+    up = params["decoder"]["layer_0"]["mlp"]["up"]
+    up["kernel"] = up["kernel"].at[0, 0].add(1e-3)
+    save_pretrained(folder / "other", model, params)
+
+
 def params(path, **options):
     return jax.device_get(flatten_dict(load_pretrained(path, **options)[1], sep="/"))
 
@@ -127,17 +135,20 @@ def test_a_base_that_moved_is_accepted_and_another_is_refused(folder, tmp_path, 
         params(run)
     for path, leaf in params(run, base=folder / "moved").items():
         np.testing.assert_array_equal(before[path], leaf, err_msg=path)
-    with pytest.raises(ConfigError, match=r"frozen weights: .*base"):
+    with pytest.raises(ConfigError, match=r"frozen weights cannot be read .*base"):
         train(folder)
-    model, other = load_pretrained(folder / "moved")
-    kernel = other["decoder"]["layer_0"]["mlp"]["up"]["kernel"]
-    other["decoder"]["layer_0"]["mlp"]["up"]["kernel"] = kernel.at[0, 0].add(1e-3)
-    save_pretrained(folder / "other", model, other)
+    write_other(folder, "moved")
     said = r"other: decoder/layer_0/mlp/up/kernel is not what the run was trained over"
     with pytest.raises(CheckpointError, match=said):
         params(run, base=folder / "other")
     with pytest.raises(CheckpointError, match=said):
         train(folder, base="other")
+    model, longer = load_pretrained(folder / "moved", max_length=96)
+    save_pretrained(folder / "longer", model, longer)
+    with pytest.raises(
+        CheckpointError, match=r"longer: embed/position/position is not .*\[96, 32\]"
+    ):
+        train(folder, base="longer")
     train(folder, base="moved")
     assert json.loads((run / "base.json").read_text())["source"] == str(folder / "moved")
     assert read_record(run / "checkpoints/4")["step"] == 4
@@ -159,6 +170,33 @@ def test_a_base_that_is_a_run_is_copied(folder, tmp_path):
     shutil.rmtree(run / "base")
     with pytest.raises(CheckpointError, match=r"run/base: missing; it holds the frozen weights"):
         params(run)
+
+
+def test_a_copy_that_is_damaged_and_a_folder_of_other_weights_are_refused(folder, tmp_path):
+    folder = copied(folder, tmp_path)
+    run = train(folder, LORA | {"train.steps": 1, "train.base": "copy"})
+    write_other(folder)
+    with pytest.raises(CheckpointError, match=r"other: .* is not what the run was trained over"):
+        train(folder, base="other")
+    assert json.loads((run / "base.json").read_text())["source"] == str(folder / "base")
+    for part in (run / "base/0/state/d").iterdir():
+        part.write_bytes(part.read_bytes()[:-1])
+    said = r"run/base: cannot be read .*; it holds the frozen weights"
+    with pytest.raises(CheckpointError, match=said):
+        train(folder)
+    with pytest.raises(CheckpointError, match=said):
+        params(run)
+
+
+def test_weights_that_lack_a_leaf_are_refused():
+    leaf = ["float32", [2], "0123456789abcdef"]
+    base = frozen_base.Base("base", "base", "reference", {"a": leaf, "b": leaf})
+    with pytest.raises(
+        CheckpointError, match=r"base: b is not .*\(float32\[2\] 01234567, now absent"
+    ):
+        base.check({"a": leaf}, "base", needed=["a", "b"])
+    with pytest.raises(CheckpointError, match=r"base: c is not .*\(absent, now float32"):
+        base.check({"a": leaf, "c": leaf}, "base")
 
 
 def test_a_run_that_saved_all_weights_goes_on_as_it_was(folder, tmp_path):

@@ -3,6 +3,7 @@ import json
 
 import pytest
 
+from flaxformer_lite.checkpoints.frozen_base import Base
 from flaxformer_lite.config import ConfigError, ExperimentConfig, MeshConfig, from_config_dict
 from flaxformer_lite.objectives.text.span_corruption import SpanCorruption
 from flaxformer_lite.runs.start import resume
@@ -51,6 +52,16 @@ def test_all_differences_are_listed(cfg):
     other = with_optimizer(dataclasses.replace(cfg, seed=3), name="lion")
     with pytest.raises(ConfigError, match=r"optimizer.name: adamw -> lion; seed: 0 -> 3\..*value"):
         resume.check(stored(cfg), other, "abc")
+
+
+def test_only_a_run_over_weights_of_its_start_may_name_another_folder(cfg):
+    moved = dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, init_from="moved"))
+    leaves = {"decoder/bias": ["float32", [2], "0123456789abcdef"]}
+    resume.check(stored(cfg), moved, "abc", Base("", "start", "reference", leaves))
+    teacher = Base("", "", "reference", {"teacher/bias": leaves["decoder/bias"]})
+    then = json.loads(json.dumps(resume.meta(cfg, "abc", 4, teacher)))
+    with pytest.raises(ConfigError, match=r"train.init_from:  -> moved"):
+        resume.check(then, moved, "abc", teacher)
 
 
 def test_other_data_is_refused_even_under_the_same_config(cfg):

@@ -25,8 +25,9 @@ def begin_run(
     cfg = experiment.cfg
 
     def saved_target(record: Json) -> TrainState:
-        resume.check(record, cfg, experiment.train_data.fingerprint)
-        program = experiment.with_base(_base_of(record, mirror)).program
+        base = _base_of(record, mirror)
+        resume.check(record, cfg, experiment.train_data.fingerprint, base)
+        program = experiment.with_base(base).program
         return program.saved(program.target)
 
     restored = checkpoints.restore(saved_target)

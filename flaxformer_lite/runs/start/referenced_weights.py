@@ -145,17 +145,18 @@ def complete_state(
     if auxiliary is not None:
         read = _read_auxiliary(program)
         if base is not None:
-            base.check(describe_leaves(read), auxiliary.source)
+            needed = [path for path in base.leaves if auxiliary.holds(path)]
+            base.check(describe_leaves(read), auxiliary.source, needed=needed)
         state = _with_params(state, read)
     if base is None or not program.frozen_base:
         return state
-    if base.kept == "copy":
+    init_from = program.cfg.train.init_from
+    # With a copy, too, another folder is compared before the run names it as its base.
+    if base.kept == "copy" and init_from == base.init_from:
         read = _read_copy(program, folder)
         base.check(describe_leaves(read), f"{folder}/{frozen_base.FOLDER}")
     else:
-        where = base.place(program.cfg.train.init_from)
-        read = _read_frozen(program, where)
-        base.check(describe_leaves(read), where, "--config.train.init_from")
+        read = _read_frozen(program, base, base.place(init_from))
     return _with_params(state, read)
 
 
@@ -189,18 +190,33 @@ def _read_auxiliary(program: Program) -> dict[str, jax.Array]:
     return _place(program, flatten_dict({auxiliary.name: stored}, sep="/"))
 
 
-def _read_frozen(program: Program, source: str) -> dict[str, jax.Array]:
+def _read_frozen(program: Program, base: Base, source: str) -> dict[str, jax.Array]:
+    flag = "--config.train.init_from"
     try:
         stored = open_frozen(program.cfg, source, allowed_plugins(program.cfg))
     except (ConfigError, WeightsError) as error:
-        raise ConfigError(f"train.init_from: the run's frozen weights: {error}") from None
-    return _place(program, {path: stored[path] for path in program.frozen_base if path in stored})
+        raise ConfigError(
+            f"train.init_from: the run's frozen weights cannot be read ({error}); put them back, or"
+            f" name a folder that has them: {flag}=FOLDER."
+        ) from None
+    chosen = {path: stored[path] for path in program.frozen_base if path in stored}
+    target = flatten_dict(program.target.params, sep="/")
+    unfit = {}  # cannot be placed, and need no digest
+    for path, leaf in chosen.items():
+        if leaf.shape != target[path].shape:
+            unfit[path] = [str(leaf.dtype), list(leaf.shape), ""]
+    base.check(unfit, source, flag)
+    read = _place(program, chosen)
+    base.check(describe_leaves(read), source, flag, program.frozen_base)
+    return read
 
 
 def _read_copy(program: Program, folder: Path) -> dict[str, jax.Array]:
     target = flatten_dict(program.target.params, sep="/")
     chosen = {path: target[path] for path in program.frozen_base}
-    read = arrays.read(workdir.base_copy(folder), {"params": unflatten_dict(chosen, sep="/")})
+    copy = workdir.base_copy(folder)
+    with workdir.tell_damaged_copy(folder):
+        read = arrays.read(copy, {"params": unflatten_dict(chosen, sep="/")})
     return flatten_dict(read["params"], sep="/")
 
 

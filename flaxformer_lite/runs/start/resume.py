@@ -71,11 +71,13 @@ def versions() -> dict[str, str]:
     return by_library
 
 
-def check(stored: Json, cfg: ExperimentConfig, data_fingerprint: str) -> None:
+def check(
+    stored: Json, cfg: ExperimentConfig, data_fingerprint: str, base: Base | None = None
+) -> None:
     """Refuses to continue a run with a different config.
 
     `train.steps` may change as long as every step already taken has the same learning rate with
-    both values.
+    both values, and `train.init_from` if `base` has weights from there.
 
     Raises:
       ConfigError: lists the fields that differ, then -> now, and the way out.
@@ -88,7 +90,7 @@ def check(stored: Json, cfg: ExperimentConfig, data_fingerprint: str) -> None:
         if then.get(field) != now.get(field) and not _may_change(field):
             changed.append(field)
     # A frozen base that is moved is known by its digests, which are compared once it is read.
-    if "train.init_from" in changed and stored.get("base"):
+    if "train.init_from" in changed and base is not None and base.source:
         changed.remove("train.init_from")
     if "train.steps" in changed and _same_rates(cfg, then["train.steps"], step):
         changed.remove("train.steps")
