@@ -272,6 +272,19 @@ def newest_first(folder: Path, name: str) -> list[Path] | list[Objects]:
     return [folder / name / step for step in steps]
 
 
+def read_newest_base(folder: Path) -> Base | None:
+    """Reads base.json as the newest undamaged checkpoint names it; None if it names none."""
+    for path in newest_first(folder, "checkpoints"):
+        try:
+            record = read_record(path)
+        except (StorageError, UnreadableError):
+            raise
+        except Exception:  # from json or the file system; an earlier one names the same
+            continue
+        return read_base(folder, record.get("base", ""))
+    return None
+
+
 def base_copy(folder: Path) -> Path | Objects:
     """Returns where a workdir keeps the copy of its frozen weights, in the form of a checkpoint."""
     for path in newest_first(folder, FOLDER):

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from flax.traverse_util import flatten_dict
 
 from flaxformer_lite import sharding
+from flaxformer_lite.checkpoints.digest import describe_leaves
 from flaxformer_lite.checkpoints.frozen_base import Base
 from flaxformer_lite.checkpoints.manager import Checkpoints
 from flaxformer_lite.checkpoints.mirror import Mirror
@@ -97,7 +99,8 @@ class Experiment:
     Attributes:
       program: the compiled steps, and the shapes and shardings of the state.
       train_data, eval_data: the training and held-out examples.
-      create_state: creates the state before the first step.
+      create_state: creates the state before the first step from the weights of a directory, or
+        from random ones if it is "".
       begin: restores the newest checkpoint, or creates a state (runs/start/begin.py).
       name_rows: returns the file and line of each row of a step; [] if the data is gone.
       packers: what packs or cuts the batches of "train_step" and "eval_step".
@@ -108,7 +111,7 @@ class Experiment:
     program: Program
     train_data: RunData
     eval_data: RunData
-    create_state: Callable[[], FirstState]
+    create_state: Callable[[str], FirstState]
     begin: Callable[["Experiment", Checkpoints, Mirror, Processes], Begin]
     name_rows: Callable[[int], list[str]]
     packers: Mapping[str, Packer | Buckets | None] = dataclasses.field(default_factory=dict)
@@ -123,6 +126,24 @@ class Experiment:
         """Leaves these weights out of what the run saves."""
         leaves = () if base is None else base.leaves
         return dataclasses.replace(self, program=self.program.without_saving(leaves), base=base)
+
+    def recreate_state(self) -> TrainState:
+        """Creates the state before the first step once more, after the run has begun.
+
+        Raises:
+          ConfigError: the weights that it began with are not there.
+          CheckpointError: they are others now.
+        """
+        base = self.base
+        init_from = self.cfg.train.init_from
+        if base is None or not base.source:
+            return self.create_state(init_from).state
+        # Also of a run with a copy, which lacks what was trained from there on.
+        source = base.place(init_from)
+        state = self.create_state(source).state
+        flat = flatten_dict(state.params, sep="/")
+        base.check(describe_leaves({path: flat[path] for path in base.leaves}), source)
+        return state
 
     def is_due(self, step: int, every: int) -> bool:
         """Returns whether something that happens every N steps is due after this one.

@@ -13,9 +13,11 @@ from flaxformer_lite import load_pretrained, save_pretrained
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.checkpoints import frozen_base
 from flaxformer_lite.checkpoints.record import CheckpointError, read_record
+from flaxformer_lite.checkpoints.workdir import read_newest_base
 from flaxformer_lite.config import ConfigError, ExperimentConfig, from_config_dict
 from flaxformer_lite.runs.start.adopt import read_experiment
 from flaxformer_lite.runs.start.initial_state import initial_state
+from flaxformer_lite.runs.start.setup import prepare_experiment
 from flaxformer_lite.storage.objects import Objects
 from tests.examples import trials
 from tests.runs import launched
@@ -179,6 +181,11 @@ def test_a_copy_that_is_damaged_and_a_folder_of_other_weights_are_refused(folder
     with pytest.raises(CheckpointError, match=r"other: .* is not what the run was trained over"):
         train(folder, base="other")
     assert json.loads((run / "base.json").read_text())["source"] == str(folder / "base")
+    shutil.rmtree(folder / "base")
+    (folder / "other").rename(folder / "base")
+    begun = prepare_experiment(experiment(folder, LORA)).with_base(read_newest_base(run))
+    with pytest.raises(CheckpointError, match=r"base: .*up/kernel is not what"):
+        begun.recreate_state()
     for part in (run / "base/0/state/d").iterdir():
         part.write_bytes(part.read_bytes()[:-1])
     said = r"run/base: cannot be read .*; it holds the frozen weights"

@@ -95,7 +95,8 @@ def before_step(folder: Path, step: int, *, allow_plugins: Allowed = False) -> R
         experiment = experiment.with_base(base)
         state = complete_state(experiment.program, restored.state, base, folder)
     else:
-        state = experiment.create_state().state
+        experiment = experiment.with_base(workdir.read_newest_base(folder))
+        state = experiment.recreate_state()
     experiment = reference.attach(experiment, state, start, folder, writes=False)
     values: dict[int, Values] = {}
     kept = metrics.read_collected(folder, range(start + 1, step + 1))

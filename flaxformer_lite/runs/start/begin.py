@@ -48,8 +48,8 @@ def begin_run(
 
 
 def _begin_anew(experiment: Experiment, mirror: Mirror, group: Processes) -> Begin:
-    first = experiment.create_state()
     init_from = experiment.cfg.train.init_from
+    first = experiment.create_state(init_from)
     kept = "reference"
     # A workdir's weights are replaced while its run goes on.
     if first.unchanged and is_workdir(on_disk(init_from, weights=False)):

@@ -40,7 +40,7 @@ def attach(
     if stored_sizes != sizes:
         params = state.params
         if start:
-            params = experiment.create_state().state.params
+            params = experiment.recreate_state().params
         predictions = {split: experiment.predict(split, params, name) for split in splits}
         if writes:
             file = io.BytesIO()

@@ -55,7 +55,7 @@ def prepare_experiment(cfg: ExperimentConfig) -> Experiment:
         built,
         train_data,
         eval_data,
-        create_state=functools.partial(first_state, built, cfg.train.init_from),
+        create_state=functools.partial(first_state, built),
         begin=begin_run,
         name_rows=BatchHistory(cfg, train_data).named,
         packers=packers,
