@@ -1,6 +1,6 @@
-"""Writes tests/objectives/grpo.json: losses and gradients of TRL's GRPOTrainer on made-up answers.
+"""Writes tests/contrib/rl/grpo.json: losses and gradients of TRL's GRPOTrainer on made-up answers.
 
-    PYTHON tools/make_grpo_fixture.py tests/objectives/grpo.json
+    PYTHON tools/make_grpo_fixture.py tests/contrib/rl/grpo.json
 
 PYTHON has torch, transformers and trl (1.16). TRL's own `_compute_loss` runs on log-probabilities
 instead of a model; its gradient is with respect to them.

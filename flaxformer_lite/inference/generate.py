@@ -217,15 +217,20 @@ def _read(
         slots=task.slots,
         goes_back=task.settings.guessed > 0,
     )
-    nan_B = np.isnan(np.asarray(logits_BV)).any(axis=1)
+    if logits_BV.is_fully_addressable:  # several processes would have to meet to look at them
+        _refuse_nan(np.asarray(logits_BV))
+    if copies > 1:
+        cache = repeat_caches(model.cfg, cache, copies)
+    return logits_BV, cache
+
+
+def _refuse_nan(logits_BV: np.ndarray) -> None:
+    nan_B = np.isnan(logits_BV).any(axis=1)
     if nan_B.any():
         raise ConfigError(
             f"generate: the logits after prompt {int(np.argmax(nan_B))} are NaN; check that the"
             " parameters hold none (jnp.isnan), and that dtype='float32' gives numbers."
         )
-    if copies > 1:
-        cache = repeat_caches(model.cfg, cache, copies)
-    return logits_BV, cache
 
 
 def _states(

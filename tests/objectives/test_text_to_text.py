@@ -72,9 +72,10 @@ def test_bart_starts_a_target_with_its_own_token_wherever_it_stands_in_a_row():
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     task = TextToText(score_rows=4)
-    sizes = {"steps": 320, "length": 8, "target_length": 32}
+    # No longer: at this constant rate the loss jumps, at other steps on each processor.
+    sizes = {"steps": 240, "length": 8, "target_length": 32}
     cfg = tables.experiment(folder, T5, task, ROWS * 8, held=ROWS, **sizes)
-    cfg = tiny_runs.steps(cfg, 320, eval_every=320)
+    cfg = tiny_runs.steps(cfg, 240, eval_every=240)
     return folder / "run", tables.run_and_listen(cfg, folder / "run")
 
 

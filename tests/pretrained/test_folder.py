@@ -120,7 +120,7 @@ def test_damaged_msgpack(folder, what):
         (
             "params/manifest.ocdbt",
             "",
-            "an Orbax checkpoint of a program that has no reader.*lost-homes",
+            "an Orbax checkpoint of a program that has no reader.*migration",
         ),
         ("vit_b16.npz", "", "arrays of NumPy, damaged or of a program that has no reader"),
         (

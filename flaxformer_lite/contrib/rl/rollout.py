@@ -49,12 +49,12 @@ class CurrentPolicy(Protocol):
         """Returns `Objective.predictions` for the batch with these inputs, without dropout."""
         ...
 
-    def share(self, compute: Callable[[range], np.ndarray], rows: int) -> np.ndarray:
-        """Computes rows of an array [rows, ...] float32, each process its own, and joins them.
+    def share(self, compute: Callable[[range], np.ndarray], prompts: int) -> np.ndarray:
+        """Computes float32 rows for prompts, each process for its own, and joins them.
 
         Args:
-          compute: returns the rows of a range.
-          rows: their number in all.
+          compute: returns the rows of a range of prompts, which is not empty.
+          prompts: their number in all.
 
         Raises:
           ConfigError: a process raised it; all processes raise the same.

@@ -189,13 +189,14 @@ class _CurrentPolicy:
         _, predictions = self._run.program.eval_step(self._params, batch)
         return jax.tree.map(_gather, predictions)
 
-    def share(self, compute: Callable[[range], np.ndarray], rows: int) -> np.ndarray:
-        ends = np.linspace(0, rows, jax.process_count() + 1).astype(int).tolist()
+    def share(self, compute: Callable[[range], np.ndarray], prompts: int) -> np.ndarray:
+        ends = np.linspace(0, prompts, jax.process_count() + 1).astype(int).tolist()
         index = jax.process_index()
         own: list = []
         why = ""
         try:
-            own = compute(range(ends[index], ends[index + 1])).tolist()
+            if ends[index] < ends[index + 1]:
+                own = compute(range(ends[index], ends[index + 1])).tolist()
         except ConfigError as error:
             why = str(error)
         parts = self._share_values({"rows": own, "why": why})

@@ -265,12 +265,12 @@ class Grpo(RolloutObjective, ChatTask):
         is_cut_N = ~np.isin([ids[-1] for ids, _ in drawn], stops)
         answered = np.repeat(examples, self.group)
 
-        def reward_range(rows: range) -> np.ndarray:
-            own = slice(rows.start, rows.stop)
+        def reward_prompts(rows: range) -> np.ndarray:
+            own = slice(rows.start * self.group, rows.stop * self.group)
             answers = (answered[own], written[own], counts_N[own], is_cut_N[own])
             return np.stack(list(self.reward_answers(records, *answers).values()), axis=1)
 
-        rewards_NR = policy.share(reward_range, len(written))
+        rewards_NR = policy.share(reward_prompts, len(prompts))
         by_name = dict(zip(self.rewards, rewards_NR.T, strict=True))
         rewards_BG = self.sum_rewards(by_name).reshape(shape)
         inputs = self._rows(records, prompts, drawn)
