@@ -116,7 +116,7 @@ JOBS = {
     f"lora {LORA_BATCH} float32": Job(
         f"trains LoRA of rank {LORA_RANK} on the queries and values of the writer, in {LORA_STEPS}"
         f" steps of {LORA_BATCH} rows of {LENGTH} tokens, evaluates on a seventh before and after,"
-        " answers two prompts, and saves; ours also reports, and saves all weights",
+        " answers two prompts, and saves; ours also reports",
         "steps",
         LORA_STEPS,
     ),
