@@ -98,7 +98,7 @@ def test_a_stop_between_two_steps_changes_nothing(folder, tmp_path):
     assert digests[0] == digests[1]
 
 
-# Each begins at a killed step 2, as a straight run of 4 steps does.
+# Each is stopped after step 2 and continued, and compared with a straight run of 4 steps.
 CASES = {
     "a copy": LORA | {"train.base": "copy"},
     "another method": {"model.adapter.name": "dora", "model.adapter.rank": 2},
