@@ -15,9 +15,9 @@ from flaxformer_lite import sharding
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import DataConfig, MeshConfig, fingerprint
 from flaxformer_lite.contrib.time_machine import replay
-from flaxformer_lite.data.encoded_rows import encode_rows
+from flaxformer_lite.data.encoding import encode_rows
 from flaxformer_lite.data.padding import Packer, Shape
-from flaxformer_lite.data.rows import Table, keep_rows
+from flaxformer_lite.data.rows import keep_table
 from flaxformer_lite.models import build_model
 from flaxformer_lite.nn.feed_forwards.mlp import MlpConfig
 from flaxformer_lite.objectives.tables.classification import Classification
@@ -50,9 +50,8 @@ def test_every_task_that_counts_tokens_has_the_same_loss_and_gradient_packed(nam
     rows = [dict(row) for row in task.sample] * 2
     task = task.fit(rows, {})
     cfg = DataConfig(length=LENGTH)
-    kept = keep_rows(rows)
-    table = Table("the sample", (), kept, "")
-    records = encode_rows(task, cfg, table, kept, Bytes(), task.skeletons[0])
+    table = keep_table(rows, "the sample")
+    records = encode_rows(task, cfg, table, table.rows, Bytes(), task.skeletons[0])
     if not task.ignores_padding:
         assert name in PADDED
         return

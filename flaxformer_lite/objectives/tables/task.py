@@ -24,8 +24,8 @@ from flaxformer_lite.objectives.rows import (
     Encoded,
     Encoder,
     Record,
+    Rows,
     StoredColumn,
-    TableRecords,
     Tokenizer,
 )
 from flaxformer_lite.text.special_tokens import Framed
@@ -177,7 +177,7 @@ class Task(Objective):
           ConfigError: a value cannot be used; names the row.
         """
 
-    def count_tokens(self, records: TableRecords) -> np.ndarray:
+    def count_tokens(self, records: Rows) -> np.ndarray:
         """Returns the number of tokens of each record, int32 [records, 1].
 
         Those of a decoder side are a second column. By default they are the tokens of `ids`, or of
@@ -202,17 +202,17 @@ class Task(Objective):
         """Returns why `teaches` may be false of rows, and the way out."""
         return ""
 
-    def remarks(self, records: Mapping[str, TableRecords]) -> list[str]:
+    def remarks(self, records: Mapping[str, Rows]) -> list[str]:
         """Describes suspicious values in both splits, such as one label in two spellings."""
         return []
 
-    def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
+    def decode(self, predictions: Predictions, records: Rows) -> list[Json]:
         """Turns the predictions for all examples, in order, into named values for each row."""
         raise ConfigError(f"{type(self).__name__}: has nothing to predict for a row.")
 
-    def show(self, records: TableRecords, index: int) -> str:
+    def show(self, records: Rows, index: int) -> str:
         """Describes an example: its decoded tokens, and its target."""
-        record = records.record(index)
+        record = records.pieces(index)[0]
         row = Framed(record["ids"], int(record.get("second", len(record["ids"]))), 0)
         texts = records.frame.texts_of(row)
         return " | ".join(records.tokenizer.decode(ids) for ids in texts if ids.size)
@@ -334,7 +334,7 @@ class Labelled(Task):
             return False
         return True
 
-    def remarks(self, records: Mapping[str, TableRecords]) -> list[str]:
+    def remarks(self, records: Mapping[str, Rows]) -> list[str]:
         return [
             f"labels that {ALIKE}: {names}; correct the rows if they are the same label, or {FOLD}"
             for names in self._alike(self.labels)

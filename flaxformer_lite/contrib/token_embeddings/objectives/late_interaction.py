@@ -21,7 +21,7 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.nn.functions.maxsim import maxsim
 from flaxformer_lite.nn.functions.pooling import to_unit_length
 from flaxformer_lite.objectives.base import Metric, score_metric
-from flaxformer_lite.objectives.rows import Example, TableRecords, Tokenizer
+from flaxformer_lite.objectives.rows import Example, Rows, Tokenizer
 from flaxformer_lite.objectives.sums import LossSums, class_loss
 from flaxformer_lite.objectives.tables.sentence_embeddings import without_positives
 from flaxformer_lite.types import Arrays
@@ -91,13 +91,13 @@ class LateInteraction(PairSimilarity):
             return self.query_length
         return length
 
-    def count_tokens(self, records: TableRecords) -> np.ndarray:
+    def count_tokens(self, records: Rows) -> np.ndarray:
         sizes = super().count_tokens(records)
         if self.expand:
             return np.maximum(sizes, self.query_length)
         return sizes
 
-    def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
+    def make_example(self, records: Rows, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids, attention_mask and counts, [C, T] int32.
 
         `counts` is 1 for tokens whose vectors count. Targets are texts, [C] int32, and weights, []
@@ -110,7 +110,7 @@ class LateInteraction(PairSimilarity):
             skipped = np.isin(inputs["input_ids"][1:], _punctuation(records.tokenizer))
             counts[1:] *= ~skipped
         if self.expand:
-            filled = slice(records.record(index)["text_lengths"][0], self.query_length)
+            filled = slice(records.pieces(index)[0]["text_lengths"][0], self.query_length)
             assert records.tokenizer.mask_id is not None
             inputs["input_ids"][0, filled] = records.tokenizer.mask_id
             inputs["attention_mask"][0, filled] = int(self.attend)
