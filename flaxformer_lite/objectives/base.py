@@ -37,7 +37,7 @@ from flaxformer_lite.objectives.row_plans import RowPlan, take_beginnings
 from flaxformer_lite.objectives.rows import Example, Tokenizer
 from flaxformer_lite.objectives.sums import LossSums
 from flaxformer_lite.objectives.tables.breakdown import Breakdown
-from flaxformer_lite.types import Arrays, Batch, Predictions
+from flaxformer_lite.types import Arrays, Predictions
 
 SKELETONS = ("encoder", "decoder", "encoder_decoder")
 
@@ -427,23 +427,6 @@ class Objective(Record, abc.ABC):
             which case a baseline that must be fitted returns None.
         """
         return None
-
-    def transient_logits(
-        self, batch: Batch, model: ModelConfig, rows: int, accumulate: int, chunks: int
-    ) -> int:
-        """Estimates how many logits one chip holds at once, for planning memory.
-
-        Args:
-          batch: the shapes of a whole batch.
-          model: the config of the model.
-          rows: rows of a microbatch on one chip.
-          accumulate: microbatches per batch.
-          chunks: as in `loss`.
-
-        Returns:
-          The number of logits; 0 if it is negligible.
-        """
-        return 0
 
 
 def with_decoder_start(inputs: Arrays, start: int | None) -> Arrays:

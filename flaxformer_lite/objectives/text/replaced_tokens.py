@@ -27,7 +27,6 @@ from flaxformer_lite.objectives.row_plans import NUM_PLANS, RowPlan
 from flaxformer_lite.objectives.rows import Example, TextRecords, Tokenizer
 from flaxformer_lite.objectives.sums import LossSums, token_loss
 from flaxformer_lite.objectives.text.masked_lm import MaskedLm
-from flaxformer_lite.objectives.text.text_objective import TextObjective
 from flaxformer_lite.types import Arrays
 
 DETECTED = "real_weights"  # the term of the tokens that the discriminator judges
@@ -93,8 +92,6 @@ class ReplacedTokens(Objective):
         Metric("nll", "generator's loss", unit="nats per masked token"),
         score_metric("accuracy", "generator's accuracy", form=".1%"),
     )
-
-    transient_logits = TextObjective.transient_logits  # the generator's
 
     def auxiliary_model(self, model: ModelConfig) -> AuxiliaryModel:
         heads = max(1, round(model.num_heads * self.generator_size))

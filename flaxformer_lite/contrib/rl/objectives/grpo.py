@@ -62,7 +62,7 @@ from flaxformer_lite.objectives.tables.chat import (
 )
 from flaxformer_lite.objectives.tables.task import Column, Row
 from flaxformer_lite.objectives.tables.writing import METRICS
-from flaxformer_lite.types import Arrays, Batch, Predictions
+from flaxformer_lite.types import Arrays, Predictions
 
 AnyArray = TypeVar("AnyArray", jax.Array, np.ndarray)
 # How far from 1, in float32, the ratio may be between the probability of a token as it was drawn,
@@ -488,12 +488,6 @@ class Grpo(RolloutObjective, ChatTask):
 
     def baseline(self, data: Dataset, fitted: Json | None) -> Baseline | None:
         return None
-
-    def transient_logits(
-        self, batch: Batch, model: ModelConfig, rows: int, accumulate: int, chunks: int
-    ) -> int:
-        _, group, length = batch["inputs"]["labels"].shape
-        return rows * group * -(-length // chunks) * model.vocab_size
 
     def prompt_and_reference(self, records: TableRecords, example: int) -> tuple[str, str | None]:
         row, number = records.table_row(example)
