@@ -109,12 +109,13 @@ class ReplacedTokens(Objective):
             return AuxiliaryModel("generator", generator, offset=TABLES)
         return AuxiliaryModel("generator", generator, shared=EMBEDDINGS)
 
-    def check(self, model: ModelConfig, records: TextRecords) -> None:
+    def fit_model(self, model: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
         if "discriminator" not in check_family(model).head_modules:
             raise ConfigError(
                 f"model.family={model.family!r}: its head 'pretraining' does not judge tokens;"
                 " replaced_tokens trains electra and deberta_v2."
             )
+        return model
 
     def plan_rows(
         self,

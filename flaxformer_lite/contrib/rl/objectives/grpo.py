@@ -49,6 +49,7 @@ from flaxformer_lite.objectives.rows import (
     Example,
     StoredColumn,
     TableRecords,
+    Tokenizer,
     fill_row,
 )
 from flaxformer_lite.objectives.sums import LossSums
@@ -171,7 +172,7 @@ class Grpo(RolloutObjective, ChatTask):
             return None
         return AuxiliaryModel("kl_model", source=self.kl_model)
 
-    def check(self, model: ModelConfig, records: TableRecords) -> None:
+    def fit_model(self, model: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
         in_adapter = getattr(model.adapter, "dropout", 0.0)
         for name, value in (("dropout", model.dropout), ("adapter.dropout", in_adapter)):
             if value:
@@ -184,6 +185,7 @@ class Grpo(RolloutObjective, ChatTask):
                 f"objective.temperature={self.temperature:g}: capped logits are not divided by a"
                 " temperature; set 1."
             )
+        return super().fit_model(model, tokenizer)
 
     def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Encoded]]:
         chats = []
@@ -196,9 +198,6 @@ class Grpo(RolloutObjective, ChatTask):
             record: Encoded = {"prompt": turns.prompt, "end": turns.end}
             records.append([record] if fits else [])
         return records
-
-    def count_tokens(self, records: TableRecords) -> np.ndarray:
-        return records.lengths("prompt")[:, None]
 
     def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns the prompt in each of G rows; `collect` adds the answers.

@@ -45,6 +45,7 @@ class SparseEmbeddings(PairSimilarity):
     document_flops: NotNegative = 3e-5  # of positives and negatives
 
     skeletons = ("encoder",)
+    head = "masked_lm"
     usual_pooling = "max"
 
     @property
@@ -55,9 +56,6 @@ class SparseEmbeddings(PairSimilarity):
             Metric("document_tokens", "tokens with a weight, of a document", form=".1f"),
             Metric("loss", unit="nats per text"),
         )
-
-    def head_for(self, skeleton: str) -> str:
-        return "masked_lm"
 
     def fit_model(self, model: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
         if self.kind != "pairs" or self.sizes:
