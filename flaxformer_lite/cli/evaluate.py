@@ -15,7 +15,7 @@ from flaxformer_lite.data.retrieval import is_beir
 from flaxformer_lite.files.read import Json, quote_name
 from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.objectives.tables.breakdown import Breakdown, cell_text
-from flaxformer_lite.objectives.tables.task import Labelled
+from flaxformer_lite.objectives.tables.task import Labelled, Task
 from flaxformer_lite.runs.evaluate_file import Trained, open_file, open_trained
 
 MAX_TABLE_ROWS = 30  # most rows of a table on the terminal
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> None:
             trained = _with_folded_labels(trained)
         data = open_file(trained, args.data)
         objective = data.objective
-        if args.output and not objective.reads_tables:
+        if args.output and not isinstance(objective, Task):
             raise ConfigError(
                 f"--output: {plugin_name(objective)} predicts tokens, not rows; leave it out."
             )

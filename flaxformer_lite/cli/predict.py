@@ -53,7 +53,7 @@ def _with_labels(trained: Trained, args: argparse.Namespace) -> Trained:
     """Returns a model of natural-language inference with the labels of the command line."""
     labels = filter(None, map(str.strip, args.labels.split(",")))
     objective = ZeroShot.of_classes(
-        trained.cfg.objective.class_names,
+        trained.cfg.objective.published_fields().get("labels", ()),
         tuple(dict.fromkeys(labels)),
         args.hypothesis or HYPOTHESIS,
         multi_label=args.multi_label,

@@ -191,7 +191,7 @@ class Dataset:
           batch_size: rows of a whole batch.
           multiple: a divisor of the widths.
         """
-        if not self.objective.reads_tables:
+        if not isinstance(self.objective, Task):
             return None
         sizes = np.asarray(self.records.sizes)
         lengths = (self.records.length, self.records.target_length)[: sizes.shape[1]]
@@ -213,7 +213,7 @@ class Dataset:
     @functools.cached_property
     def texts(self) -> int:
         """The number of texts per example; 0 where the objective does not define its padding."""
-        if not self.objective.reads_tables or not self.task.ignores_padding:
+        if not isinstance(self.objective, Task) or not self.task.ignores_padding:
             return 0
         length = self.records.length
         texts = 0
@@ -335,7 +335,7 @@ def open_dataset(
     cfg = name_held_out(cfg)
     objective = cfg.objective
     if cfg.data.mixture:
-        if objective.reads_tables:
+        if isinstance(objective, Task):
             raise ConfigError(
                 f"data.mixture: {plugin_name(objective)} learns from the rows of one table; set"
                 " data.path to it instead."
@@ -343,7 +343,7 @@ def open_dataset(
         mixture = open_mixture(cfg)
         return Dataset(split, objective, *mixture)
     described: list[tuple[str, str]] = []
-    if objective.reads_tables:
+    if isinstance(objective, Task):
         objective, stream, described = open_labelled_stream(cfg, labels)
     else:
         stream = open_text_rows(cfg, cfg.data)
@@ -391,8 +391,8 @@ def open_file(
     Raises:
       ConfigError: the file cannot be read, is of another form, or is too short.
     """
-    objective: Any = cfg.objective
-    if objective.reads_tables:
+    objective = cfg.objective
+    if isinstance(objective, Task):
         model = cfg.model.skeleton, cfg.model.type_vocab_size
         records = open_rows(path, cfg.data, objective, tokenizer, *model, predicts=predicts)
         return Dataset("eval", objective, {"eval": records}, "")
@@ -433,7 +433,9 @@ def open_text(cfg: ExperimentConfig, path: str) -> Dataset:
     )
     objective = cfg.objective
     try:
-        corpus = open_corpus(data, objective.fields, skeleton=cfg.model.skeleton, all_held_out=True)
+        corpus = open_corpus(
+            data, objective.columns, skeleton=cfg.model.skeleton, all_held_out=True
+        )
     except ConfigError as error:
         raise ConfigError(
             str(error).replace("--config.data.text_field=", "--columns=text=")

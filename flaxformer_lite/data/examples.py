@@ -155,7 +155,7 @@ def open_text_rows(
         and the way out.
     """
     objective = cfg.objective
-    corpus = open_corpus(data, objective.fields, skeleton=cfg.model.skeleton)
+    corpus = open_corpus(data, objective.columns, skeleton=cfg.model.skeleton)
     missing = [name for name in objective.needs if getattr(corpus.tokenizer, name) in (None, ())]
     if missing:
         way_out = "leave the path empty to train one"
@@ -173,8 +173,6 @@ def open_text_rows(
         return replace(records, source=name, mixture=mixture)
 
     splits = {split: opened(split) for split in SPLITS}
-    for records in splits.values():
-        objective.check(cfg.model, records)
     shape = splits["train"].length, splits["train"].target_length
     key = hashlib.sha256(f"{corpus.fingerprint} {objective!r} {shape}".encode()).hexdigest()[:16]
     open_plan = functools.partial(opened, "train")
@@ -211,7 +209,6 @@ def open_labelled_stream(
     )
     train = splits["train"]
     check_vocabulary(cfg, train.tokenizer)
-    task.check(model, train)
     assert train.table is not None, "of a table"
     key = fingerprint_rows(cfg.data, task, splits)
     return task, Stream(train.table.source, splits, key, lambda _: train), described
@@ -387,11 +384,12 @@ def _untaught(objective: Task, parts: Collection[Records]) -> list[str]:
     for part in parts:
         untaught = part.store.counts["untaught"]
         if untaught:
-            why = objective.explain_untaught(itertools.islice(part.rows, MAX_EXPLAINED_ROWS))
+            doubts = objective.doubts(itertools.islice(part.rows, MAX_EXPLAINED_ROWS))
+            why = " ".join(["as none has an answer within data.length.", *doubts])
             count = sum(records.store.counts["untaught"] for records in parts)
-            remarks = [f"nothing is learned from {count:,} rows: {why}"]
+            remarks = [f"nothing is learned from {count:,} rows, {why}"]
         if untaught == len(part) and part.table is not None:
-            raise ConfigError(f"{part.table.where}: nothing is learned from any row: {why}.")
+            raise ConfigError(f"{part.table.where}: nothing is learned from any row, {why}")
     return remarks
 
 
@@ -423,7 +421,7 @@ def _described(
         if train.store.counts["dropped"]:
             text += f" (to train on: {_dropped_rows(train)})"
         described.append(("notice", text))
-    labels = objective.class_names
+    labels = objective.published_fields().get("labels", ())
     if labels:
         names_text = ", ".join(labels[:MAX_NAMED_LABELS])
         if len(labels) > MAX_NAMED_LABELS:

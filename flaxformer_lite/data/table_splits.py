@@ -19,7 +19,7 @@ from flaxformer_lite.data.rows import RoleRow, Table, TableRows, open_table
 from flaxformer_lite.data.split import SPLITS, hash_of, split_rows
 from flaxformer_lite.data.store import Part, StoreWriter, TokenStore
 from flaxformer_lite.objectives.rows import StoredColumn
-from flaxformer_lite.objectives.tables.task import Column, Task
+from flaxformer_lite.objectives.tables.task import Column, Task, is_blank
 from flaxformer_lite.runtime import progress
 
 FORMAT = "3"  # increase when the rows that are chosen change
@@ -129,12 +129,6 @@ def columns_of(
     flag = "--config.data.columns"
     if table.where.startswith("--data="):
         flag = "--columns"
-    if objective.begins and columns.keys().isdisjoint(objective.begins):
-        raise ConfigError(
-            f"{table.where}: {has}, where {plugin_name(objective)} needs a column for"
-            f" {' or '.join(map(repr, objective.begins))}; name it with"
-            f" {flag}={objective.begins[-1]}=NAME, and that of what is to be learned with it."
-        )
     if lacking:
         what = "a column for"
         them = "it"
@@ -259,7 +253,9 @@ def _write_chosen(
                 value = values[at]
                 if task.is_missing(role, value):
                     problems = lacking
-                elif not column.predicted and isinstance(value, str) and task.is_blank(value):
+                elif column.predicted or not isinstance(value, str):
+                    continue
+                elif is_blank(value, task.missing):
                     problems = blank
                 else:
                     continue
@@ -325,10 +321,10 @@ def _odd_values(task: Task, values: Sequence[object]) -> list[int]:
     The task is asked about these alone, as a table has a million others. One of a user's own may
     have other rules, and is asked about all values.
     """
-    for rule in (type(task).is_missing, type(task).is_blank):
-        # The package's own only take fewer values for missing.
-        if rule.__module__.partition(".")[0] != registry.PACKAGE:
-            return list(range(len(values)))
+    rule = type(task).is_missing
+    # The package's own only take fewer values for missing.
+    if rule.__module__.partition(".")[0] != registry.PACKAGE:
+        return list(range(len(values)))
     words = {"", *task.missing}
     odd = []
     for at, value in enumerate(values):

@@ -17,6 +17,7 @@ from flaxformer_lite.data.places import Places
 from flaxformer_lite.data.records import Records
 from flaxformer_lite.model_folder import find_run_config
 from flaxformer_lite.objectives.rows import row_ids
+from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.runs.experiment import RunData
 from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.runtime.progress import count_progress
@@ -109,7 +110,7 @@ class BatchHistory:
                     advance(COUNTED)
 
     def _text(self, records: Records, row: int) -> str:
-        if self.data.objective.reads_tables:
+        if isinstance(self.data.objective, Task):
             return self.data.task.show(records, row)
         return " | ".join(map(records.tokenizer.decode, row_ids(records, row)))
 

@@ -13,7 +13,7 @@ import pytest
 import flaxformer_lite
 from flaxformer_lite import sharding
 from flaxformer_lite.checkpoints import workdir
-from flaxformer_lite.config import DataConfig, MeshConfig, fingerprint
+from flaxformer_lite.config import DataConfig, MeshConfig, fingerprint, required_head
 from flaxformer_lite.contrib.time_machine import replay
 from flaxformer_lite.data.encoding import encode_rows
 from flaxformer_lite.data.padding import Packer, Shape
@@ -61,7 +61,7 @@ def test_every_task_that_counts_tokens_has_the_same_loss_and_gradient_packed(nam
     shape = Shape(len(records) * sizes_NC.shape[1], LENGTH)
     packer = Packer(sizes_NC.__getitem__, sizes_NC.shape[1], LENGTH, len(records), shapes=(shape,))
     slots = packer.pack(np.arange(len(records)), np.arange(len(records)))
-    model = tiny.small("bert", head=task.head_for("encoder"), number=1, max_length=LENGTH)
+    model = tiny.small("bert", head=required_head(task, "encoder"), number=1, max_length=LENGTH)
     model = task.fit_model(dataclasses.replace(model, vocab_size=512), Bytes())
     module = build_model(model)
     init = jax.jit(functools.partial(module.init, method=task.outputs))
