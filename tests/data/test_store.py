@@ -226,7 +226,7 @@ def test_small_files_are_not_kept_open(tmp_path):
         write = lambda writer, x=numbers: writer.append_joined("train", len(x), {"x": x}, {})  # noqa: E731
         values = open_store(str(tmp_path), f"of-{size}", columns, [Part("0", write)]).values("x")
         assert np.array_equal(values, numbers) and not values.flags.writeable
-        assert isinstance(values.base, np.memmap) == is_mapped
+        assert isinstance(values.base.base, np.memmap) == is_mapped
 
 
 def test_a_store_may_have_no_records(tmp_path):
