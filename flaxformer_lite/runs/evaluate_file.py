@@ -184,7 +184,7 @@ def open_file(trained: Trained, path: str, *, predicts: bool = False) -> Dataset
         return Dataset("eval", objective, {"eval": records}, "")
     if predicts:
         raise ConfigError(
-            f"{plugin_name(objective)} predicts tokens, not rows: generate and fill-mask show them."
+            f"{plugin_name(objective)} predicts tokens, not rows: generate shows them."
         )
     return open_text(cfg, path)
 

@@ -58,7 +58,7 @@ POINT_ZERO = re.compile(r"(-?\d+)\.0+")  # a whole number as pandas writes it be
 CONTAINER = re.compile(r"\s*(\[\s*([\"'\d.\[{-].*)?\]|\{\s*([\"'].*)?\})\s*", re.DOTALL)
 MOST_LABELS = 8  # most labels that a message names
 ALIKE = "differ only in case, spaces, Unicode form or a final .0"
-FOLD = "--config.objective.fold_labels=True (--fold_labels of evaluate) makes them one"
+FOLD = "--config.objective.fold_labels=True makes them one"
 
 
 class Column(NamedTuple):
