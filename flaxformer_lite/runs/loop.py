@@ -17,14 +17,13 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.base import Metric, StepTools
 from flaxformer_lite.runs.best import Best, Selection
 from flaxformer_lite.runs.callbacks.callback import Callback
-from flaxformer_lite.runs.callbacks.ending import Finite, Interruption
+from flaxformer_lite.runs.callbacks.ending import Finite, Interruption, Watchdog
 from flaxformer_lite.runs.callbacks.evaluation import Evaluation
 from flaxformer_lite.runs.callbacks.keeping import Saving, StepRecords, Upload
 from flaxformer_lite.runs.callbacks.profile import Profile
 from flaxformer_lite.runs.callbacks.spikes import Spikes, suspect_rows
 from flaxformer_lite.runs.callbacks.summary import Summary
 from flaxformer_lite.runs.callbacks.tracking import Tracking
-from flaxformer_lite.runs.callbacks.watchdog import Watchdog
 from flaxformer_lite.runs.experiment import Begin, Experiment
 from flaxformer_lite.runs.interrupt import Interrupt
 from flaxformer_lite.runs.report import text

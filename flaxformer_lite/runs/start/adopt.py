@@ -34,7 +34,6 @@ from flaxformer_lite.files.read import Json, parse_object
 from flaxformer_lite.model_details import load_sentence_layers, load_tokenizer, template_of
 from flaxformer_lite.model_folder import find_run_config, is_workdir, on_disk
 from flaxformer_lite.objectives.base import Objective
-from flaxformer_lite.objectives.text.masked_lm import MaskedLm
 from flaxformer_lite.open_model import open_pretrained
 from flaxformer_lite.pretrained import folder, hf_config
 from flaxformer_lite.pretrained.safetensors import WeightsError
@@ -287,7 +286,7 @@ def _model_of(
         return open_pretrained(path, head or None, family=named, new_head=objective.new_head)[0].cfg
     except (ConfigError, WeightsError) as error:
         hint = ""
-        if isinstance(objective, MaskedLm) and objective.pairs != "none":
+        if plugin_name(objective) == "masked_lm" and head == "pretraining":
             hint = " --config.objective.pairs=none trains the masked-LM head alone."
         raise ConfigError(
             f"{where}: {plugin_name(objective)} as configured trains the head {head!r}:"
