@@ -81,7 +81,7 @@ def test_a_line_of_plain_text_leads_to_its_rows(experiment, tmp_path, documents,
 
 @pytest.mark.parametrize(
     "wanted",
-    ["one.txt:1000", "0123456789", "documents.jsonl:121", "other.jsonl:3", "no such words"],
+    ["one.txt:1000", "no such words"],
 )
 def test_what_is_not_there_is_one_sentence(experiment, wanted):
     data, where = opened(experiment())
