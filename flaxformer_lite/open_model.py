@@ -292,7 +292,8 @@ def _open_base(
         except (ConfigError, WeightsError) as error:
             raise ConfigError(
                 f"{path}: its frozen weights are those of {source}, which cannot be read ({error});"
-                " say where they are: --base=FOLDER, in Python load_pretrained(..., base=FOLDER)."
+                " say where they are: load_pretrained(..., base=FOLDER), or flaxformer_lite convert"
+                " --base FOLDER writes the run with them."
             ) from None
 
     def checked(name: str) -> Stored:

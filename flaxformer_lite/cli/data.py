@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> None:
     seconds = time.monotonic() - clock
     out = make_console()
     if args.what == "show":
-        seed = cfg.seed if args.seed is None else args.seed
+        seed = cfg.seed
         _show(out, data, args.rows, seed)
     elif args.what == "tokenize":
         _print(out, _cached(data, seconds, cached))

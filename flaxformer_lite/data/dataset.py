@@ -398,7 +398,7 @@ def open_file(
         return Dataset("eval", objective, {"eval": records}, "")
     if predicts:
         raise ConfigError(
-            f"{plugin_name(objective)} predicts tokens, not rows: generate and fill-mask show them."
+            f"{plugin_name(objective)} predicts tokens, not rows: generate shows them."
         )
     return open_text(cfg, path)
 

@@ -14,7 +14,6 @@ import flaxformer_lite
 from flaxformer_lite import sharding
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import DataConfig, MeshConfig, fingerprint, required_head
-from flaxformer_lite.contrib.time_machine import replay
 from flaxformer_lite.data.encoding import encode_rows
 from flaxformer_lite.data.padding import Packer, Shape
 from flaxformer_lite.data.rows import keep_table
@@ -22,7 +21,7 @@ from flaxformer_lite.models import build_model
 from flaxformer_lite.nn.feed_forwards.mlp import MlpConfig
 from flaxformer_lite.objectives.tables.classification import Classification
 from flaxformer_lite.registry import resolve_class
-from flaxformer_lite.runs import evaluate_file, padding
+from flaxformer_lite.runs import evaluate_file, padding, replay
 from flaxformer_lite.runs.start import setup
 from flaxformer_lite.runs.start.initial_state import initial_state
 from flaxformer_lite.text.tokenizer import Bytes
@@ -145,7 +144,7 @@ def records(folder):
     return {(one["step"], one["split"]): (one["loss"], one.get("grad_norm")) for one in kept}
 
 
-# Dropout is drawn again daily in tests/contrib/time_machine/test_replay.py.
+# Dropout is drawn again daily in tests/cli/test_steps.py.
 @pytest.fixture(
     scope="module", params=daily([0.0, 0.1], [0.0]), ids=["without dropout", "with dropout"]
 )

@@ -58,7 +58,7 @@ POINT_ZERO = re.compile(r"(-?\d+)\.0+")  # a whole number as pandas writes it be
 CONTAINER = re.compile(r"\s*(\[\s*([\"'\d.\[{-].*)?\]|\{\s*([\"'].*)?\})\s*", re.DOTALL)
 MOST_LABELS = 8  # most labels that a message names
 ALIKE = "differ only in case, spaces, Unicode form or a final .0"
-FOLD = "--config.objective.fold_labels=True (--fold_labels of evaluate) makes them one"
+FOLD = "--config.objective.fold_labels=True makes them one"
 
 
 class Column(NamedTuple):
@@ -160,7 +160,7 @@ class Task(Objective):
         Args:
           rows: values by role; a `predicted` column's may be None.
           encoder: has the tokenizer, `token_ids(texts)`, `frame`, `length` and `target_length`
-            (data/encoded_rows.py).
+            (data/encoding.py).
 
         Raises:
           ConfigError: a value cannot be used; names the row.

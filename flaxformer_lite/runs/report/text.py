@@ -245,7 +245,9 @@ def next_commands(cfg: ExperimentConfig, workdir: Path) -> Rows:
     if model.decoder_layers and model.head == "lm":
         rows.append(("write", _program("generate", *read, *_prompt(cfg))))
     if model.head in ("masked_lm", "pretraining") and model.head in check_family(model).vocab_heads:
-        rows.append(("guess", _program("fill-mask", *read, "The capital of [MASK] is Paris.")))
+        rows.append(
+            ("guess", _program("generate", *read, "--prompt", "The capital of [MASK] is Paris."))
+        )
     if isinstance(cfg.objective, Task):
         table = cfg.data.eval_path or cfg.data.path
         test_file = cfg.data.eval_path or "TEST_FILE"
