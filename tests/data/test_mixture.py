@@ -166,7 +166,7 @@ def test_a_source_reads_its_own_field_or_a_built_in_corpus(mixed, tmp_path):
     corpus = open_dataset(mixed(web={"text_field": "body"})).sources["web"].corpus
     assert corpus.tokenizer.decode(corpus.tokens["train"].ids[:4]) == "body"
     data = DataConfig(path="x", text_field="content")
-    section = mixture._section(data, SourceConfig(corpus="docstrings"))
+    section = mixture.data_of_source(data, SourceConfig(corpus="docstrings"))
     assert (section.path, section.corpus, section.text_field) == ("", "docstrings", "text")
 
 
