@@ -33,6 +33,9 @@ MOST_AUXILIARY = 40  # lines of the package outside the files of the auxiliary m
 MOST_ANY = 330  # annotations `Any` in the package
 # The record that a mesh implements, what differs by device, and the choice of an attention.
 KNOW_DEVICES = {"functions/sharding.py", "functions/tuning.py", "attentions/dispatch.py"}
+MOST_DATA_FILES = 27
+MOST_DATA_FLOORS = 8
+MOST_DATA_LINES = 450  # of a file
 REGISTRY = ("registry.resolve", "registry.resolve_class", "registry.available")
 # A config's plug-in fields name files of the folders above it; what they hold is imported when a
 # config is read.
@@ -234,3 +237,16 @@ def test_three_files_of_nn_know_kinds_of_devices():
     nn = PACKAGE / "nn"
     knowing = {path for path in nn.rglob("*.py") if DEVICE.search(path.read_text())}
     assert {str(path.relative_to(nn)) for path in knowing} == KNOW_DEVICES
+
+
+def test_the_data_path_has_few_files_and_floors():
+    files = {path for path in (PACKAGE / "data").glob("*.py") if path.name != "__init__.py"}
+
+    @functools.cache
+    def floor(path: Path) -> int:
+        below = {file_of(name) for name in imports(path.read_text())} & files - {path}
+        return 1 + max(map(floor, below), default=0)
+
+    assert len(files) <= MOST_DATA_FILES
+    assert max(map(floor, files)) <= MOST_DATA_FLOORS
+    assert max(len(path.read_text().splitlines()) for path in files) <= MOST_DATA_LINES

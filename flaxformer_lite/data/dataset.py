@@ -19,8 +19,7 @@ from flaxformer_lite.config.rules import DATASET
 from flaxformer_lite.data import find_files
 from flaxformer_lite.data.documents import open_corpus
 from flaxformer_lite.data.hub_dataset import list_splits
-from flaxformer_lite.data.mixing import Mixing, tag_source
-from flaxformer_lite.data.mixture import interleave
+from flaxformer_lite.data.mixing import Mixing, interleave, tag_source
 from flaxformer_lite.data.order import endless_finder
 from flaxformer_lite.data.padding import Buckets, Packer, columns_used, draw_batches, sides_of
 from flaxformer_lite.data.records import ConcatRecords, Stream, find_in_mixture

@@ -26,8 +26,8 @@ from flaxformer_lite.data.documents import (
     read_text,
     shared_tokenizer,
 )
-from flaxformer_lite.data.mixing import Mixing
-from flaxformer_lite.data.mixture import (
+from flaxformer_lite.data.mixing import (
+    Mixing,
     check_length,
     check_shares,
     data_of_source,
