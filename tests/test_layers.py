@@ -21,7 +21,7 @@ MOST_FILES = {
     "training/program": 42,
     "open_model": 71,
     "runs/trainer": 42,
-    "runs/loop": 137,
+    "runs/loop": 138,
     "embedder": 100,
     "runs/run": 231,
     "cli/train": 239,
