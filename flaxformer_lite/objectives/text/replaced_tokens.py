@@ -9,6 +9,7 @@ DeBERTa using ELECTRA-Style Pre-Training with Gradient-Disentangled Embedding Sh
 """
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -119,7 +120,7 @@ class ReplacedTokens(Objective):
 
     def plan_rows(
         self,
-        offsets: np.ndarray,
+        offsets: Mapping[str, np.ndarray],
         length: int,
         target_length: int,
         tokenizer: Tokenizer,
