@@ -18,13 +18,12 @@ from flaxformer_lite.cli.read_page import read_page
 from flaxformer_lite.cli.render_example import Renderer, parts_of
 from flaxformer_lite.cli.tables import make_console
 from flaxformer_lite.config import ExperimentConfig, plugin_name
-from flaxformer_lite.data import table
+from flaxformer_lite.data import rows as table_rows
 from flaxformer_lite.data.dataset import Dataset, name_held_out, open_dataset
-from flaxformer_lite.data.text_examples import Corpus
-from flaxformer_lite.data.text_records import Records
+from flaxformer_lite.data.records import Corpus, Records
 from flaxformer_lite.files.read import escape_controls
 from flaxformer_lite.models import build_model
-from flaxformer_lite.objectives.tables.task import Labelled
+from flaxformer_lite.objectives.tables.task import Labelled, Task
 from flaxformer_lite.runs import padding
 from flaxformer_lite.runs.start import warm_start
 from flaxformer_lite.sharding.activations import MESH_AXES
@@ -52,7 +51,7 @@ def run(args: argparse.Namespace) -> None:
     seconds = time.monotonic() - clock
     out = make_console()
     if args.what == "show":
-        seed = cfg.seed if args.seed is None else args.seed
+        seed = cfg.seed
         _show(out, data, args.rows, seed)
     elif args.what == "tokenize":
         _print(out, _cached(data, seconds, cached))
@@ -80,7 +79,7 @@ def _show_stats(out: Console, data: Dataset, cfg: ExperimentConfig, seconds: flo
 
 
 def _show(out: Console, data: Dataset, rows: int, seed: int) -> None:
-    renderer = Renderer(data.tokenizer, data.objective.class_names)
+    renderer = Renderer(data.tokenizer, data.objective.published_fields().get("labels", ()))
     rows = min(rows, data.held or rows)
     batch = next(iter(data.batches(batch_size=rows, seed=seed)))
     for row in range(rows):
@@ -94,7 +93,7 @@ def _show(out: Console, data: Dataset, rows: int, seed: int) -> None:
 
 def _tokens_cut(data: Dataset, seed: int, row: int) -> Rows:
     """Tells which texts of a row of the training stream lost tokens."""
-    if not data.objective.reads_tables:
+    if not isinstance(data.objective, Task):
         return []
     records, number = data.finder(seed)(row)
     lines = []
@@ -106,26 +105,25 @@ def _tokens_cut(data: Dataset, seed: int, row: int) -> Rows:
 
 
 def _texts(data: Dataset) -> Texts:
-    if data.mixture:
-        sources = data.mixture.sources
-        return {name: (rows.corpus, rows.splits["train"]) for name, rows in sources.items()}
-    if data.corpus:
-        return {"": (data.corpus, data.splits["train"])}
-    return {}
+    texts = {}
+    for name, stream in data.sources.items():
+        if stream.corpus is not None:
+            texts[name] = stream.corpus, stream.splits["train"]
+    return texts
 
 
 def _contents(data: Dataset, texts: Texts, eval_path: str) -> Rows:
     described = [row for row in data.described if not row[0].startswith("example ")]
     if not texts:
         return described + _label_counts(data)
-    if data.corpus:
-        source = data.corpus.source
+    if "" in texts:
+        source = texts[""][0].source
         described = [("data", f"{source.where}: {source.kinds()} on disk")]
         if source.unread():
             described.append(("notice", source.unread()))
     bytes_of = np.asarray([len(piece) for piece in data.tokenizer.pieces()])
     for name, (corpus, records) in texts.items():
-        for title, value in _sizes(corpus, records.counts, bytes_of, eval_path):
+        for title, value in _sizes(corpus, records.count_tokens(), bytes_of, eval_path):
             described.append((f"{name} {title}".lstrip(), value))
     return described
 
@@ -156,6 +154,7 @@ def _sizes(corpus: Corpus, counts: np.ndarray, bytes_of: np.ndarray, eval_path: 
 def _label_counts(data: Dataset) -> Rows:
     """Counts the labels of each predicted column that has few different ones."""
     described = []
+    labels = data.objective.published_fields().get("labels", ())
     for column in data.task.columns:
         if not column.predicted:
             continue
@@ -169,7 +168,7 @@ def _label_counts(data: Dataset) -> Rows:
             for item in value if isinstance(value, (list, tuple)) else [value]:
                 if isinstance(item, (str, int)):
                     counts[str(item)] += 1
-        if not counts or len(counts) > max(MOST_LABELS, len(data.objective.class_names)):
+        if not counts or len(counts) > max(MOST_LABELS, len(labels)):
             continue
         shares = []
         for label, count in counts.most_common(MOST_LABELS):
@@ -190,7 +189,7 @@ def _rows(data: Dataset, cfg: ExperimentConfig, examples: list[Any]) -> Rows:
     steps = with_steps(cfg, train, data.held).train.steps
     records = data.records
     epochs = ""
-    if not data.mixture:
+    if not data.mixing:
         epochs = f": {cfg.train.epochs or steps * size / train:.3g} epochs"
     lengths = f"{records.length} tokens"
     if records.target_length:
@@ -264,7 +263,7 @@ def _cached_rows(data: Dataset) -> str:
             folders.append(str(part.store.folder))
     if folders:
         return ", ".join(folders)
-    size = f"{table.SMALL >> 20} MiB"
+    size = f"{table_rows.SMALL_BYTES >> 20} MiB"
     return f"the tokenizer only; a table of less than {size} is tokenized when a run starts"
 
 

@@ -18,7 +18,6 @@ from flaxformer_lite.open_model import load_pretrained
 from flaxformer_lite.pretrained.folder import check_exists
 from flaxformer_lite.pretrained.sentences import SentenceLayers
 from flaxformer_lite.runtime.log import capture_logs
-from flaxformer_lite.storage.stores import restore_addresses
 from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
 
 # flags that `load_pretrained` takes as they are
@@ -71,9 +70,10 @@ def load_named_layers(args: argparse.Namespace, folder: Path) -> SentenceLayers:
     """Loads the layers of a command's sentence model, cut to the vectors of --size."""
     with print_warnings():
         layers = load_sentence_layers(folder, allow_plugins=args.allow_plugins)
-    if args.size is None:
+    size = vars(args).get("size")
+    if size is None:
         return layers
-    return layers.cut(args.size, "--size")
+    return layers.cut(size, "--size")
 
 
 def open_named_model(
@@ -109,4 +109,4 @@ def print_warnings() -> contextlib.AbstractContextManager[None]:
 
 def print_notice(text: str) -> None:
     """Prints a line for the user on stderr."""
-    print(f"notice: {escape_controls(restore_addresses(text))}", file=sys.stderr)
+    print(f"notice: {escape_controls(text)}", file=sys.stderr)

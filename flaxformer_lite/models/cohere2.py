@@ -14,6 +14,7 @@ from flaxformer_lite.models.fields import (
     Fields,
     ModelFields,
     read_windows,
+    write_period,
     write_windows,
 )
 from flaxformer_lite.models.presets import build_config
@@ -52,7 +53,7 @@ def read(fields: Fields) -> ModelFields:
 
 
 def write(cfg: ModelConfig) -> Json:
-    return cohere.write_attention(cfg) | write_windows(cfg, WINDOW_TOKENS)
+    return cohere.write_attention(cfg) | write_windows(cfg, WINDOW_TOKENS) | write_period(cfg)
 
 
 PUBLISHED = llama_like.published(

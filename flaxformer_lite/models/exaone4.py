@@ -17,6 +17,7 @@ from flaxformer_lite.models.fields import (
     Fields,
     ModelFields,
     read_windows,
+    write_period,
     write_windows,
 )
 from flaxformer_lite.models.presets import build_config
@@ -58,7 +59,7 @@ def read(fields: Fields) -> ModelFields:
     """Reads windows: without any, all layers have positions."""
     layers = fields.get("num_hidden_layers", 32)
     window = fields.nullable("sliding_window", WINDOW_TOKENS)
-    every = fields.get("sliding_window_pattern", 4)
+    every = fields.get("sliding_window_pattern", 4, kind=object)
     if not isinstance(every, int) or not window:
         every = 1
     windows = read_windows(fields, layers, lambda i: (i + 1) % max(every, 1) != 0, window)
@@ -71,7 +72,13 @@ def read(fields: Fields) -> ModelFields:
 
 def write(cfg: ModelConfig) -> Json:
     hybrid = any(kind.window or kind.position is not None for kind in cfg.kinds)
-    return llama_like.write_heads(cfg) | write_windows(cfg, WINDOW_TOKENS if hybrid else None)
+    fields = llama_like.write_heads(cfg)
+    if not hybrid:
+        return fields | write_windows(cfg, None) | {"sliding_window_pattern": None}
+    # The published ones spell the period with a letter for each layer, such as LLLG.
+    period = write_period(cfg).get("sliding_window_pattern", cfg.decoder_layers)
+    letters = "L" * (period - 1) + "G"
+    return fields | write_windows(cfg, WINDOW_TOKENS) | {"sliding_window_pattern": letters}
 
 
 PUBLISHED = llama_like.published(

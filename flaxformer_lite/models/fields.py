@@ -173,6 +173,17 @@ def write_windows(cfg: ModelConfig, usual: int | None) -> Json:
     return {"sliding_window": largest_window(cfg) or usual, "layer_types": layer_types(cfg)}
 
 
+def write_period(cfg: ModelConfig) -> Json:
+    """Writes the number of layers of which the last sees all.
+
+    Loaders read it that know no `layer_types`.
+    """
+    types = layer_types(cfg)
+    if "full_attention" not in types:
+        return {}
+    return {"sliding_window_pattern": 1 + types.index("full_attention")}
+
+
 def largest_window(cfg: ModelConfig) -> int:
     """Returns the widest window of a model's layers; 0 where none slides."""
     return max(kind.window or 0 for kind in cfg.kinds)

@@ -12,7 +12,13 @@ from flaxformer_lite.config import LayerKind, ModelConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models import gemma, gemma2
 from flaxformer_lite.models.common import llama_like
-from flaxformer_lite.models.fields import Fields, ModelFields, layer_types, read_windows
+from flaxformer_lite.models.fields import (
+    Fields,
+    ModelFields,
+    layer_types,
+    read_windows,
+    write_period,
+)
 from flaxformer_lite.models.presets import build_config
 from flaxformer_lite.models.rope_fields import read_rope_of, slide_layers, write_ropes
 from flaxformer_lite.models.weight_map import WeightRow, add_prefix, weight_rows
@@ -118,6 +124,7 @@ def write(cfg: ModelConfig) -> Json:
             "rope_local_base_freq": base.base,
             "sliding_window": 2 * (window - 1) if cfg.encoder_layers else window,
             "layer_types": layer_types(cfg),
+            **write_period(cfg),
             **gemma.write_scale(cfg),
             "final_logit_softcapping": cfg.logit_softcap or None,
             "use_bidirectional_attention": bool(cfg.encoder_layers),

@@ -41,6 +41,6 @@ PUBLISHED = Published(
         "add_cross_attention": False,
     },
     read=lambda fields: {"mlp_dim": fields.get("n_inner", 4 * fields.get("n_embd", 768))},
-    write=lambda cfg: {"n_inner": cfg.mlp_dim},
+    write=lambda cfg: {"n_inner": cfg.mlp_dim, "n_ctx": cfg.max_length},
     ignored=(r"h\.\d+\.attn\.(masked_)?bias",),
 )

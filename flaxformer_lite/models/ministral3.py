@@ -54,7 +54,7 @@ def read(fields: Fields) -> ModelFields:
 
 def write_positions(rope: Rope) -> Json:
     written = llama_like.write_rope(rope)
-    scaling = written.pop("rope_scaling", {"rope_type": "default"})
+    scaling = written.pop("rope_scaling") or {"rope_type": "default"}
     growth = {GROWTH: rope.query_growth, ORIGINAL: rope.original_max_position_embeddings}
     return written | scaling | growth
 

@@ -213,7 +213,7 @@ def write_ropes(ropes: Mapping[str, Rope]) -> Json:
     nested = {}
     for layer_type, rope in ropes.items():
         spelled = write_rope(rope)
-        scaling = spelled.pop("rope_scaling", {})
+        scaling = spelled.pop("rope_scaling") or {}
         nested[layer_type] = {"rope_type": "default"} | spelled | scaling
     return {"rope_parameters": nested}
 
@@ -225,12 +225,13 @@ def write_rope(rope: Rope, *, fraction: str = "") -> Json:
       rope: the encoding.
       fraction: the name of the rotated share of a head; empty if whole heads rotate.
     """
-    fields: Json = {"rope_theta": rope.base}
+    fields: Json = {"rope_theta": rope.base, "rope_scaling": None}
     if fraction:
         fields[fraction] = rope.fraction
     if rope.scaling != "none":
         required, optional = SCALINGS.get(rope.scaling, ((), ()))
-        scaling: Json = {"rope_type": rope.scaling}
+        # Loaders that have followed the first releases of a family read `type`.
+        scaling: Json = {"rope_type": rope.scaling, "type": rope.scaling}
         for name in required + optional:
             value = getattr(rope, name)
             if value != 0 or name == "truncate":  # 0 is unset

@@ -14,6 +14,7 @@ from flaxformer_lite.files.publish import recover_directory
 from flaxformer_lite.files.read import Json, quote_name, quote_value, read_bytes, read_object
 from flaxformer_lite.pretrained import wrappers
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, open_file
+from flaxformer_lite.pretrained.trainer_names import strip_wrappers
 
 OTHERS = {
     "pytorch_model.bin": "a pickle, which can run any code when it is opened",
@@ -101,14 +102,39 @@ def is_static(folder: Path) -> bool:
 
 
 def check_exists(folder: Path) -> None:
-    """Refuses a path that is no directory, such as a model's name on a hub."""
+    """Refuses a path that is no directory, such as a model's name on a hub, and files of llama.cpp.
+
+    Raises:
+      WeightsError: it says how to get a directory that is read.
+    """
+    if folder.suffix == ".gguf":
+        raise WeightsError(_explain_gguf(folder))
     if folder.is_dir():
+        files = sorted(folder.glob("*.gguf"))
+        if files and not (folder / "config.json").exists():
+            raise WeightsError(_explain_gguf(files[0]))
         return
     address = hints.published_address(str(folder))
     if address:
         raise WeightsError(f"{folder}: no such directory; did you mean {address}?")
     raise WeightsError(
         f"{folder}: no such directory; the address of a model is gs://, s3:// or hf://ORG/NAME."
+    )
+
+
+def _explain_gguf(file: Path) -> str:
+    """Says how a file of llama.cpp becomes a directory.
+
+    transformers takes the weights, which are floats by then, for quantized ones, so that both
+    traces of that have to go before it saves them.
+    """
+    at = f"{str(file.parent)!r}, gguf_file={file.name!r}"
+    return (
+        f"{file}: a file of llama.cpp, which is not read here; where transformers, gguf and torch"
+        ' are installed, this writes a directory NEW that is: python -c "from transformers import'
+        f" AutoModelForCausalLM as M, AutoTokenizer as T; m = M.from_pretrained({at});"
+        " m.hf_quantizer = None; del m.config.quantization_config; m.save_pretrained('NEW');"
+        f" T.from_pretrained({at}).save_pretrained('NEW')\""
     )
 
 
@@ -160,7 +186,7 @@ def open_weights(folder: Path) -> dict[str, Tensor]:
       WeightsError: there are no weights that can be read, or a file is damaged or outside the
         directory.
     """
-    tensors = _open_all(folder)
+    tensors = strip_wrappers(_open_all(folder), str(folder))
     if (folder / "config.json").is_file():
         published = read_object(folder / "config.json", error=WeightsError)
         return wrappers.take_text(published, tensors, folder)

@@ -198,9 +198,16 @@ def read_config(
     spelled = family.PUBLISHED
     published = dict(spelled.flatten(published))
     fields = Fields({**spelled.defaults, **published}, head=head)
-    if "quantization_config" in published:
-        _check_quantization(Fields(published).get("quantization_config", {}))
-        del published["quantization_config"]
+    if "bits" in published.get("quantization", {}):
+        raise ConfigError(
+            "config.json: quantization: groups of few bits of mlx-lm are not read here; write"
+            " floats where it is installed: mlx_lm.convert --dequantize --hf-path FOLDER"
+            " --mlx-path NEW."
+        )
+    quantization = Fields(published).get("quantization_config", kind=dict)
+    published.pop("quantization_config", None)
+    if quantization is not None:
+        _check_quantization(quantization)
     values = {}
     for name, field in spelled.all_fields.items():
         value = _same(fields, name, field)
@@ -293,7 +300,8 @@ def write_config(family: ModuleType, cfg: ModelConfig) -> Json:
         if value is None:
             continue
         published[name] = ACTIVATION_NAMES[value][0] if field == "activation" else value
-    published |= _written(family, cfg) | head.fixed
+    # What only has one value here may be read by a loader that has no default for it.
+    published |= dict(spelled.fixed) | _written(family, cfg) | head.fixed
     if cfg.pad_token_id is not None:
         published["pad_token_id"] = cfg.pad_token_id
     published |= write_labels([f"LABEL_{i}" for i in range(cfg.num_labels)], cfg)

@@ -5,7 +5,7 @@ import dataclasses
 import logging
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from flaxformer_lite.models.weight_map import Published
 from flaxformer_lite.nn.adapters.dora import MAGNITUDE, DoraConfig
 from flaxformer_lite.nn.adapters.ia3 import SCALE, Ia3Config
 from flaxformer_lite.nn.adapters.lora import A, B, LoraConfig
-from flaxformer_lite.pretrained import tensor_names
+from flaxformer_lite.pretrained import mlx_adapter, tensor_names
 from flaxformer_lite.pretrained.adapter_layout import (
     NAMES,
     ROOT,
@@ -33,6 +33,7 @@ from flaxformer_lite.pretrained.layouts import Slices
 from flaxformer_lite.pretrained.lazy_params import Reader
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, open_file
 from flaxformer_lite.pretrained.tensor_names import layers_of, shapes_side_by_side, side_by_side
+from flaxformer_lite.pretrained.trainer_names import strip_wrappers
 
 LOG = logging.getLogger("flaxformer_lite")
 CONFIG = "adapter_config.json"
@@ -395,24 +396,24 @@ class PublishedAdapter:
 
 
 def open_adapter(folder: Path) -> PublishedAdapter:
-    """Opens a directory that PEFT's save_pretrained or `save_adapter` wrote.
+    """Opens a directory that PEFT's save_pretrained, mlx-lm or `save_adapter` wrote.
 
     Raises:
       ConfigError: it computes something that is not computed here.
       WeightsError: a file is missing or damaged, or holds other tensors than factors and whole
         modules.
     """
-    for name in (CONFIG, WEIGHTS):
-        if not (folder / name).is_file():
-            raise WeightsError(
-                f"{folder}: no {name}; pass the directory that PEFT's save_pretrained wrote."
-            )
-    fields = read_object(folder / CONFIG, KINDS, error=WeightsError)
+    fields = _read_file(folder, CONFIG, partial(read_object, kinds=KINDS, error=WeightsError))
+    if mlx_adapter.is_of_mlx(fields):
+        fields = mlx_adapter.read_fields(fields)
+        tensors = _read_file(folder, mlx_adapter.WEIGHTS, mlx_adapter.open_factors)
+    else:
+        tensors = _read_file(folder, WEIGHTS, open_file)
     _check(fields)
     factors = collections.defaultdict[str, dict[str, Tensor]](dict)
     replaced = {}
     rows = {}
-    for full, tensor in open_file(folder / WEIGHTS).items():
+    for full, tensor in strip_wrappers(tensors, str(folder)).items():
         name = full.removeprefix(ROOT)
         ending = next((ours for ours, theirs in NAMES.items() if name.endswith(theirs)), None)
         if ending is not None:
@@ -433,6 +434,14 @@ def open_adapter(folder: Path) -> PublishedAdapter:
         endings = " or ".join(NAMES[one].removesuffix(".weight")[1:] for one in method.factors)
         raise WeightsError(f"{folder}: {first} lacks {endings}, or has another factor or shape.")
     return PublishedAdapter(folder, fields, dict(factors), replaced, rows)
+
+
+def _read_file(folder: Path, name: str, read: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+    if not (folder / name).is_file():
+        raise WeightsError(
+            f"{folder}: no {name}; pass the directory that PEFT's save_pretrained wrote."
+        )
+    return read(folder / name)
 
 
 def method_of(fields: Json) -> type[AdapterConfig]:

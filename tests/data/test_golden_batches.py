@@ -14,9 +14,15 @@ import numpy as np
 import pytest
 
 from flaxformer_lite import registry
-from flaxformer_lite.config import DataConfig, ExperimentConfig, ModelConfig, TokenizerConfig
+from flaxformer_lite.config import (
+    DataConfig,
+    ExperimentConfig,
+    ModelConfig,
+    TokenizerConfig,
+    required_head,
+)
 from flaxformer_lite.config.mixture import SourceConfig
-from flaxformer_lite.data import table
+from flaxformer_lite.data import rows as rows_of_tables
 from flaxformer_lite.data.dataset import open_dataset
 from tests.data.conftest import FAMILIES
 
@@ -111,7 +117,7 @@ def experiment(folder, name, sources=()):
     layers = {f"{stack}_layers": 1 for stack in ("encoder", "decoder") if stack in skeleton}
     sizes = {"vocab_size": 0, "d_model": 8, "num_heads": 2, "mlp_dim": 16, **layers}
     family = "electra" if objective == "replaced_tokens" else FAMILIES[skeleton]
-    head = chosen.head_for(skeleton)
+    head = required_head(chosen, skeleton)
     return ExperimentConfig(
         model=ModelConfig(family=family, head=head, **sizes),
         objective=chosen,
@@ -168,7 +174,7 @@ def test_batches_of_an_objective_stay(tmp_path, monkeypatch, name):
     cfg = experiment(tmp_path, name)
     due = GOLDEN[name]
     assert hash_batches(batches(cfg)) == due
-    monkeypatch.setattr(table, "SMALL", 0)
+    monkeypatch.setattr(rows_of_tables, "SMALL_BYTES", 0)
     assert hash_batches(batches(cfg, processes=3)) == due, "from files, for three processes"
     assert hash_batches(batches(cfg)) == due, "at the second start"
 

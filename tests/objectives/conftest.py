@@ -8,7 +8,8 @@ import pytest
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import DataConfig, TokenizerConfig
-from flaxformer_lite.data.text_examples import open_corpus, open_records
+from flaxformer_lite.data.documents import open_corpus
+from flaxformer_lite.data.examples import open_records
 from tests.objectives.tables import write_rows
 
 
@@ -47,7 +48,7 @@ def records_of(small_text):
             eval_fraction=0.1,
             tokenizer=TokenizerConfig(name=tokenizer, vocab_size=440),
         )
-        return open_records(cfg, open_corpus(cfg, objective.fields), objective, "train")
+        return open_records(cfg, open_corpus(cfg, objective.columns), objective, "train")
 
     return make
 

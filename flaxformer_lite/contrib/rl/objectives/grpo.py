@@ -47,8 +47,9 @@ from flaxformer_lite.objectives.rows import (
     Encoded,
     Encoder,
     Example,
+    Rows,
     StoredColumn,
-    TableRecords,
+    Tokenizer,
     fill_row,
 )
 from flaxformer_lite.objectives.sums import LossSums
@@ -62,7 +63,7 @@ from flaxformer_lite.objectives.tables.chat import (
 )
 from flaxformer_lite.objectives.tables.task import Column, Row
 from flaxformer_lite.objectives.tables.writing import METRICS
-from flaxformer_lite.types import Arrays, Batch, Predictions
+from flaxformer_lite.types import Arrays, Predictions
 
 AnyArray = TypeVar("AnyArray", jax.Array, np.ndarray)
 # How far from 1, in float32, the ratio may be between the probability of a token as it was drawn,
@@ -171,7 +172,7 @@ class Grpo(RolloutObjective, ChatTask):
             return None
         return AuxiliaryModel("kl_model", source=self.kl_model)
 
-    def check(self, model: ModelConfig, records: TableRecords) -> None:
+    def fit_model(self, model: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
         in_adapter = getattr(model.adapter, "dropout", 0.0)
         for name, value in (("dropout", model.dropout), ("adapter.dropout", in_adapter)):
             if value:
@@ -184,6 +185,7 @@ class Grpo(RolloutObjective, ChatTask):
                 f"objective.temperature={self.temperature:g}: capped logits are not divided by a"
                 " temperature; set 1."
             )
+        return super().fit_model(model, tokenizer)
 
     def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Encoded]]:
         chats = []
@@ -197,10 +199,7 @@ class Grpo(RolloutObjective, ChatTask):
             records.append([record] if fits else [])
         return records
 
-    def count_tokens(self, records: TableRecords) -> np.ndarray:
-        return records.lengths("prompt")[:, None]
-
-    def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
+    def make_example(self, records: Rows, index: int, rng: np.random.Generator) -> Example:
         """Returns the prompt in each of G rows; `collect` adds the answers.
 
         Inputs are input_ids, segment_ids, labels, answers, [G, T] int32; log_probs, [G, T], and
@@ -216,7 +215,7 @@ class Grpo(RolloutObjective, ChatTask):
         return {"inputs": inputs, "targets": {"weights": self._weights(rows["answers"])[0]}}
 
     def _rows(
-        self, records: TableRecords, prompts: Sequence[np.ndarray], drawn: Sequence[Drawn]
+        self, records: Rows, prompts: Sequence[np.ndarray], drawn: Sequence[Drawn]
     ) -> dict[str, np.ndarray]:
         """Joins each prompt with each of its answers.
 
@@ -246,9 +245,7 @@ class Grpo(RolloutObjective, ChatTask):
             return answers_BGT.astype(np.float32)
         return np.ones(answers_BGT.shape[:2], np.float32)
 
-    def collect(
-        self, policy: CurrentPolicy, records: TableRecords, examples: np.ndarray
-    ) -> Collected:
+    def collect(self, policy: CurrentPolicy, records: Rows, examples: np.ndarray) -> Collected:
         prompts = [self.prompt(records, int(i)) for i in examples]
         stops = np.atleast_1d(self.limits(records)["eos_token_id"])
         drawn = policy.draw(
@@ -316,13 +313,13 @@ class Grpo(RolloutObjective, ChatTask):
             {"token_gaps": of_tokens},
         )
 
-    def rehearse(self, records: TableRecords) -> None:
+    def rehearse(self, records: Rows) -> None:
         """Asks each reward for an answer that is the stop token alone."""
         self.reward_answers(records, [0], [""], [1], np.zeros(1, bool))
 
     def reward_answers(
         self,
-        records: TableRecords,
+        records: Rows,
         examples: Sequence[int] | np.ndarray,
         written: Sequence[str],
         counts: Sequence[int] | np.ndarray,
@@ -332,9 +329,8 @@ class Grpo(RolloutObjective, ChatTask):
         options = parse_object((self.reward_options or "{}").encode(), "objective.reward_options")
         asked = []
         for example, text, count, cut in zip(examples, written, counts, is_cut, strict=True):
-            row, number = records.table_row(int(example))
-            own = {**records.table.rows[number], **row}
-            known = {name: value for name, value in own.items() if value is not None}
+            row = records.table_row(int(example))
+            known = {name: value for name, value in row.items() if value is not None}
             asked.append(
                 options
                 | known
@@ -489,15 +485,9 @@ class Grpo(RolloutObjective, ChatTask):
     def baseline(self, data: Dataset, fitted: Json | None) -> Baseline | None:
         return None
 
-    def transient_logits(
-        self, batch: Batch, model: ModelConfig, rows: int, accumulate: int, chunks: int
-    ) -> int:
-        _, group, length = batch["inputs"]["labels"].shape
-        return rows * group * -(-length // chunks) * model.vocab_size
-
-    def prompt_and_reference(self, records: TableRecords, example: int) -> tuple[str, str | None]:
-        row, number = records.table_row(example)
-        prompt, _ = asked_and_answered(messages_of(row["prompt"], number, "prompt"))
+    def prompt_and_reference(self, records: Rows, example: int) -> tuple[str, str | None]:
+        row = records.table_row(example)
+        prompt, _ = asked_and_answered(messages_of(row["prompt"], example, "prompt"))
         answer = row["answer"]
         if answer is None:
             return prompt, None
