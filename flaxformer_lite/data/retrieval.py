@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.data.row_files import read_lines
 from flaxformer_lite.data.rows import Table, open_table
 from flaxformer_lite.data.table_splits import by_role
-from flaxformer_lite.data.text_encoding import lines
 from flaxformer_lite.files.read import quote_value
 from flaxformer_lite.inference.retrieval import Collected
 from flaxformer_lite.objectives.tables.sentence_embeddings import SentenceEmbeddings, texts_of_row
@@ -105,7 +105,7 @@ def _lines(path: str) -> list[str]:
     file = Path(path)
     if not file.is_file():
         raise ConfigError(f"{where}: no such file.")
-    return [line.rstrip("\r\n") for line in lines(file, where) if line.strip()]
+    return [line.rstrip("\r\n") for line in read_lines(file, where) if line.strip()]
 
 
 def _folder(path: Path) -> Path | None:
