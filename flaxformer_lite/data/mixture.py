@@ -26,7 +26,7 @@ from flaxformer_lite.data.records import ConcatRecords, Records, Stream
 
 # The rule of mixing.py: a run begun with another would not go on with the same batches.
 RULE = "a tree of two-way choices"
-STAIRS = 100  # most steps by which a linear change of a weight is approximated
+MAX_WEIGHT_STEPS = 100  # most steps by which a linear change of a weight is approximated
 
 
 Described = tuple[tuple[str, str], ...]
@@ -171,7 +171,7 @@ def _naming(name: str) -> Iterator[None]:
 def _stages(cfg: ExperimentConfig, sources: Mapping[str, Stream]) -> list[Stage]:
     """Turns weights, temperature and schedule into stages of constant weights.
 
-    A linear change is approximated by at most STAIRS equal steps.
+    A linear change is approximated by at most MAX_WEIGHT_STEPS equal steps.
     """
     data = cfg.data
     size = cfg.train.batch_size
@@ -193,7 +193,7 @@ def _stages(cfg: ExperimentConfig, sources: Mapping[str, Stream]) -> list[Stage]
     for change in read_changes(data.mixture_schedule):
         before = weights
         weights = {**weights, **change.weights}
-        stairs = min(STAIRS, change.end - change.begin)
+        stairs = min(MAX_WEIGHT_STEPS, change.end - change.begin)
         for stair in range(stairs):
             # The middle of each stair, so that the rows in all are those of the linear change.
             part = (stair + 0.5) / stairs
