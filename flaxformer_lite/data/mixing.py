@@ -30,10 +30,10 @@ from flaxformer_lite.objectives.sums import SOURCE
 
 # A smaller share counts as 0: in a run of few rows it would have none.
 LEAST_SHARE = Fraction(1, 1 << 13)
-FOREVER = 1 << 62  # rows
+ENDLESS_ROWS = 1 << 62  # rows
 MAX_DRIFT = 8  # rows by which a source may differ from its shares, and more
 MAX_STAIRS = 100  # most steps by which a linear change of a weight is approximated
-BITS = 60  # of the fractions of rows, which are integers to be exact on any machine
+FRACTION_BITS = 60  # of the fractions of rows, which are integers to be exact on any machine
 
 
 class Stage(NamedTuple):
@@ -48,7 +48,7 @@ class _Node(NamedTuple):
 
     Attributes:
       left, right: nodes, or numbers of sources.
-      slope: the left one's share of the rows of this node, times 2 ** BITS.
+      slope: the left one's share of the rows of this node, times 2 ** FRACTION_BITS.
       start: the rows due to the left one before the first row, and a half to round, likewise.
     """
 
@@ -59,7 +59,7 @@ class _Node(NamedTuple):
 
     def of_left(self, rows: int) -> int:
         """Returns how many of the first rows of this node go to the left."""
-        return max(0, min(rows, (self.start + rows * self.slope) >> BITS))
+        return max(0, min(rows, (self.start + rows * self.slope) >> FRACTION_BITS))
 
 
 class _Segment(NamedTuple):
@@ -123,7 +123,9 @@ class Mixing:
     """
 
     def __init__(self, stages: Sequence[Stage], limits: Sequence[int | None]):
-        self._segments = _plan(stages, [FOREVER if limit is None else limit for limit in limits])
+        self._segments = _plan(
+            stages, [ENDLESS_ROWS if limit is None else limit for limit in limits]
+        )
         self._starts = [segment.row for segment in self._segments]
         self.total: int | None = None
         if self._segments[-1].tree is None:
@@ -169,8 +171,8 @@ def _plan(stages: Sequence[Stage], limits: Sequence[int]) -> list[_Segment]:
     segments = list[_Segment]()
     row = 0
     before = [0] * len(limits)
-    due = [0] * len(limits)  # times 2 ** BITS
-    ends = [*(stage.row for stage in stages[1:]), FOREVER]
+    due = [0] * len(limits)  # times 2 ** FRACTION_BITS
+    ends = [*(stage.row for stage in stages[1:]), ENDLESS_ROWS]
     for stage, end in zip(stages, ends, strict=True):
         while row < end:
             has_rows = [count < limit for count, limit in zip(before, limits, strict=True)]
@@ -191,7 +193,7 @@ def _plan(stages: Sequence[Stage], limits: Sequence[int]) -> list[_Segment]:
                         length = possible.start + at
             before = segment.counts(length)
             for source, share in enumerate(shares):
-                due[source] += round(share * length * (1 << BITS))
+                due[source] += round(share * length * (1 << FRACTION_BITS))
             row += length
     return segments
 
@@ -208,17 +210,17 @@ def _make_tree(
     nodes: list[tuple[int, int, int, _Node | int]] = []  # share, number, debt, node
     for source, exact in enumerate(shares):
         if exact:
-            debt = due[source] - (before[source] << BITS)
-            nodes.append((round(exact * (1 << BITS)), next(numbers), debt, source))
+            debt = due[source] - (before[source] << FRACTION_BITS)
+            nodes.append((round(exact * (1 << FRACTION_BITS)), next(numbers), debt, source))
     heapq.heapify(nodes)
     while len(nodes) > 1:
         right_share, _, right_debt, right = heapq.heappop(nodes)
         left_share, _, left_debt, left = heapq.heappop(nodes)
         share = left_share + right_share
         debt = left_debt + right_debt
-        slope = (left_share << BITS) // share
+        slope = (left_share << FRACTION_BITS) // share
         # The rows that settle debts are not divided by shares.
-        start = left_debt - (debt * left_share) // share + (1 << (BITS - 1))
+        start = left_debt - (debt * left_share) // share + (1 << (FRACTION_BITS - 1))
         node = _Node(left, right, slope, start)
         heapq.heappush(nodes, (share, next(numbers), debt, node))
     return nodes[0][-1] if nodes else None
