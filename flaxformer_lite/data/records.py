@@ -158,7 +158,7 @@ class Records:
     def records_of(self, row: int) -> np.ndarray:
         """Returns the numbers of the records that a row is made of, from 0, int64 [pieces]."""
         if self.plan is None:
-            return np.arange(len(self))[[row]]
+            return np.array([range(len(self))[row]])
         return self.plan.document[self.plan.first[row] : self.plan.first[row + 1]]
 
     def piece(self, number: int) -> np.ndarray:
