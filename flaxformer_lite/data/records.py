@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -90,13 +90,6 @@ class Corpus:
     folder: Path  # of the store
 
 
-class Counted(Protocol):
-    """Records of all sources of a mixture."""
-
-    @property
-    def counts(self) -> np.ndarray: ...
-
-
 @dataclass(frozen=True, eq=False)
 class Records:
     """The rows of a split, of which examples are made (objectives/rows.py: Rows).
@@ -138,7 +131,7 @@ class Records:
     sizes: np.ndarray = field(default_factory=lambda: np.zeros((0, 1), np.int32))
     trained_on: Tokens | None = None
     source: str = ""
-    mixture: Counted | None = None
+    mixture: "ConcatRecords | None" = None
     reference: np.ndarray | None = None
 
     def __len__(self) -> int:
