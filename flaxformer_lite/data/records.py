@@ -5,7 +5,6 @@ import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -87,7 +86,6 @@ class Corpus:
     tokenizer: Tokenizer
     tokens: dict[str, Tokens]  # by split
     fingerprint: str  # hash of text, split and tokenizer
-    folder: Path  # of the store
 
 
 @dataclass(frozen=True, eq=False)
