@@ -74,7 +74,7 @@ def test_parts_and_batches_of_any_size_are_the_same_tokens(
     monkeypatch.setattr(tokenizing, "BATCH_CHARACTERS", 1000)  # a document may go over two
     parts = open_corpus(experiment(**options).data, TEXT)
     for split, tokens in whole.tokens.items():
-        for column in tokenizing.COLUMNS:
+        for column in (*tokenizing.TEXT, *tokenizing.COLUMNS):
             due = tokens.store.values(column)
             np.testing.assert_array_equal(parts.tokens[split].store.values(column), due)
         np.testing.assert_array_equal(parts.tokens[split].offsets, tokens.offsets)
