@@ -255,7 +255,11 @@ class Objective(Record, abc.ABC):
         return length, 0
 
     def plan_rows(
-        self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Tokenizer
+        self,
+        offsets: Mapping[str, np.ndarray],
+        length: int,
+        target_length: int,
+        tokenizer: Tokenizer,
     ) -> RowPlan:
         """Plans which pieces of documents form each row.
 
@@ -265,15 +269,16 @@ class Objective(Record, abc.ABC):
         the first epoch.
 
         Args:
-          offsets: int64 [documents + 1], the start of each document in the tokens of the range, and
-            the end of the last document.
+          offsets: by the column of the tokens, which is `ids`, or `source` and `target` of pairs:
+            int64 [documents + 1], the start of each document in the tokens of the range, and the
+            end of the last document.
           length, target_length: the results of `lengths`.
           tokenizer: has the special ids.
 
         Returns:
           The pieces, and the rows that they form.
         """
-        return take_beginnings(offsets, length)
+        return take_beginnings(offsets["ids"], length)
 
     @abc.abstractmethod
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> Example:

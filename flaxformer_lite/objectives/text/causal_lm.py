@@ -4,6 +4,7 @@ Reference: Radford et al. 2018, "Improving Language Understanding by Generative 
 section 3.1.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -35,14 +36,14 @@ class CausalLm(TokenLossOptions, TextObjective):
 
     def plan_rows(
         self,
-        offsets: np.ndarray,
+        offsets: Mapping[str, np.ndarray],
         length: int,
         target_length: int,
         tokenizer: Tokenizer,
         *,
         shift: float = 0.0,
     ) -> RowPlan:
-        return cut_windows(offsets, width=length + 1, stride=length, shift=shift)
+        return cut_windows(offsets["ids"], width=length + 1, stride=length, shift=shift)
 
     def make_example(self, records: Rows, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids and, with documents apart, segment_ids, [T] int32.

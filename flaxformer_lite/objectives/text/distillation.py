@@ -4,6 +4,7 @@ Reference: Hinton et al. 2015, "Distilling the Knowledge in a Neural Network", s
 (arXiv:1503.02531); Sanh et al. 2019, "DistilBERT", section 3 (arXiv:1910.01108).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -89,7 +90,7 @@ class Distillation(TokenLossOptions, TextObjective):
 
     def plan_rows(
         self,
-        offsets: np.ndarray,
+        offsets: Mapping[str, np.ndarray],
         length: int,
         target_length: int,
         tokenizer: Tokenizer,

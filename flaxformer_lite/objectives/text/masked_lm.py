@@ -8,6 +8,7 @@ section 3.1 (arXiv:1909.11942).
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Self
 
@@ -85,7 +86,7 @@ class MaskedLm(TokenLossOptions, TextObjective):
 
     def plan_rows(
         self,
-        offsets: np.ndarray,
+        offsets: Mapping[str, np.ndarray],
         length: int,
         target_length: int,
         tokenizer: Tokenizer,
@@ -97,7 +98,7 @@ class MaskedLm(TokenLossOptions, TextObjective):
             raise ConfigError(
                 f"data.length={length}: too short for masked_lm; must be at least {marks + 4}."
             )
-        plan = cut_documents(offsets, length - marks, minimum=2, shift=shift)
+        plan = cut_documents(offsets["ids"], length - marks, minimum=2, shift=shift)
         if self.pairs != "none":
             return plan
         return share_rows(plan, plan.length[:, None].astype(np.int64) + marks, (length,))

@@ -9,6 +9,7 @@ DeBERTa using ELECTRA-Style Pre-Training with Gradient-Disentangled Embedding Sh
 """
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -118,7 +119,7 @@ class ReplacedTokens(TokenLossOptions, Objective):
 
     def plan_rows(
         self,
-        offsets: np.ndarray,
+        offsets: Mapping[str, np.ndarray],
         length: int,
         target_length: int,
         tokenizer: Tokenizer,
