@@ -20,16 +20,17 @@ MOST_FILES = {
     "inference/inside/capture": 33,
     "training/program": 42,
     "open_model": 72,
-    "runs/trainer": 42,
+    "runs/trainer": 40,
     "runs/loop": 139,
     "embedder": 101,
-    "runs/run": 231,
-    "cli/train": 239,
+    "runs/run": 232,
+    "cli/train": 240,
 }
 MOST_FAMILY_EDGES = 75  # imports of one family by another
 MOST_FAMILIES_OPENED = 4  # that opening a family runs, itself among them
 MOST_CALLERS = {"is_url": 11, "is_workdir": 10}  # files that import it
 MOST_AUXILIARY = 40  # lines of the package outside the files of the auxiliary model
+MOST_FIELDS = 421  # of config records, each counted where it is declared
 MOST_ANY = 330  # annotations `Any` in the package
 # The record that a mesh implements, what differs by device, what that is made of, and the choice of
 # an attention.
@@ -39,6 +40,9 @@ KNOW_DEVICES = {
     "functions/tuning.py",
     "attentions/dispatch.py",
 }
+MOST_DATA_FILES = 27
+MOST_DATA_FLOORS = 8
+MOST_DATA_LINES = 450  # of a file
 REGISTRY = ("registry.resolve", "registry.resolve_class", "registry.available")
 # A config's plug-in fields name files of the folders above it; what they hold is imported when a
 # config is read.
@@ -204,6 +208,27 @@ def test_the_pure_layer_knows_no_flax(folder):
         assert not found & {"flax", "optax", "orbax"}, path
 
 
+def test_config_records_have_few_fields():
+    """A new field names the one that it replaces, or the paper that needs it."""
+    classes = [node for path in FILES for node in ast.parse(path.read_text()).body]
+    classes = [node for node in classes if isinstance(node, ast.ClassDef)]
+    records = {"Record"}
+    while True:
+        known = len(records)
+        for node in classes:
+            if {ast.unparse(base).split(".")[-1] for base in node.bases} & records:
+                records.add(node.name)
+        if len(records) == known:
+            break
+    counts = {}
+    for node in classes:
+        if node.name in records and node.decorator_list:
+            lines = [line for line in node.body if isinstance(line, ast.AnnAssign)]
+            fields = [line for line in lines if "ClassVar" not in ast.unparse(line.annotation)]
+            counts[node.name] = len(fields)
+    assert sum(counts.values()) <= MOST_FIELDS, sorted(counts, key=counts.get)[-5:]
+
+
 def untyped(source):
     """Counts the names `Any` outside of imports."""
     names = (node for node in nodes(source) if isinstance(node, ast.Name))
@@ -240,3 +265,16 @@ def test_four_files_of_nn_know_kinds_of_devices():
     nn = PACKAGE / "nn"
     knowing = {path for path in nn.rglob("*.py") if DEVICE.search(path.read_text())}
     assert {str(path.relative_to(nn)) for path in knowing} == KNOW_DEVICES
+
+
+def test_the_data_path_has_few_files_and_floors():
+    files = {path for path in (PACKAGE / "data").glob("*.py") if path.name != "__init__.py"}
+
+    @functools.cache
+    def floor(path: Path) -> int:
+        below = {file_of(name) for name in imports(path.read_text())} & files - {path}
+        return 1 + max(map(floor, below), default=0)
+
+    assert len(files) <= MOST_DATA_FILES
+    assert max(map(floor, files)) <= MOST_DATA_FLOORS
+    assert max(len(path.read_text().splitlines()) for path in files) <= MOST_DATA_LINES
