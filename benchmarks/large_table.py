@@ -123,7 +123,10 @@ def measure(command: list[str], folder: Path, processes: int = 1) -> dict[str, f
     for _ in range(processes):
         pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         started.append(subprocess.Popen(command, text=True, **pipe))
-    firsts, examples, seconds, memory = [], [], 0.0, 0.0
+    firsts = []
+    examples = []
+    seconds = 0.0
+    memory = 0.0
     for process in started:
         out = process.stdout.read() if process.stdout else ""
         _, status, usage = os.wait4(process.pid, 0)
