@@ -97,8 +97,8 @@ def steps(parser: argparse.ArgumentParser, rarely: Flags) -> None:
     add(
         "--document",
         type=command_line.text,
-        metavar="X",
-        help="FILE:LINE, as grep -n prints it, or the number of a document or of a table's row",
+        metavar="FILE:LINE",
+        help="line as grep -n prints it, or the number of a document or of a table's row",
     )
     add(
         "--all",
