@@ -193,10 +193,12 @@ def _main(argv: list[str]) -> None:
             if "workdir" in args and args.workdir is None:
                 args.workdir = f"runs/{args.config.replace(':', '_')}"
         if not args.config:
-            flags = "--config is"
+            flags = "--config"
             if "model" in args:
-                flags = "--model or --config are"
-            command_line.fail(f"{flags} missing; for example --config=demo", command_line.BAD_INPUT)
+                flags = "--model or --config"
+            command_line.fail(
+                f"{flags} is missing; for example --config=demo", command_line.BAD_INPUT
+            )
         args.overrides = [f"--config={args.config}", *others]
     os.environ.update(command.environment(args))
     of_core = f"flaxformer_lite.cli.{args.command.replace('-', '_')}"

@@ -149,6 +149,7 @@ EMBED = "embed --model GPT2"
         (f"{WRITE} --max-length 9", "--max_length: no such flag; write --max_new_tokens N"),
         (f"{EMBED} --dtypo float32", "--dtypo: no such flag; did you mean '--dtype'?"),
         ("lm-eval --limit 9", "--limit: no such flag; write it after --"),
+        ("data", "the following arguments are required: {stats,show,tokenize}"),
         ("inspect --json", "--json: no such flag; SRC is given without a flag"),
         (f"{WRITE} --set min_q=0.1", "--set min_q=0.1: must be NAME=VALUE of a setting; did you"),
         ("verify --config=gpt2_tiny --devices=100000", "--devices: 100000: must be at most 512"),

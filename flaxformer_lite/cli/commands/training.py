@@ -65,7 +65,9 @@ def data(parser: argparse.ArgumentParser, rarely: Flags) -> None:
     model reads them, with the tokens that have a loss in «»; tokenize fills data.cache with all
     cores, together with other hosts that share the cache and run the same command.
     """
-    parser.add_argument("what", choices=("stats", "show", "tokenize"))
+    parser.add_argument(
+        "what", choices=("stats", "show", "tokenize"), metavar="{stats,show,tokenize}"
+    )
     parser.add_argument(
         "--rows",
         type=command_line.integer(1, 1000),
