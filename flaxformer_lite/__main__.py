@@ -12,14 +12,18 @@ from typing import Any, NoReturn
 import flaxformer_lite
 from flaxformer_lite import hints, pages, private_names, registry
 from flaxformer_lite.cli import command_line, current_folder, failures, interruption
-from flaxformer_lite.cli.commands import COMMANDS, CONFIG_HELP, examples
-from flaxformer_lite.cli.commands.declare import Command
+from flaxformer_lite.cli.commands import COMMANDS, CONFIG_HELP, EVERYDAY, examples
+from flaxformer_lite.cli.commands.declare import RARELY, Command
 from flaxformer_lite.runtime import environment, invocation
 
+EXAMPLES = (  # of the list of commands
+    ("train", "--config=gpt2_tiny --workdir=runs/gpt2"),
+    ("generate", '--model runs/gpt2 --prompt "def "'),
+    ("convert", "runs/gpt2 published/gpt2"),
+)
 NOTES = """
 A model is a directory with config.json, model.safetensors and a tokenizer, or the --workdir of
-train.
-Flags may be written with dashes or underscores: --max-new-tokens is --max_new_tokens.
+train. COMMAND --help lists its flags, which may be written with dashes or underscores.
 """
 
 
@@ -40,6 +44,20 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, prog: str, **options: Any):
         super().__init__(prog, allow_abbrev=False, formatter_class=Formatter, **options)
 
+    def format_help(self) -> str:
+        """Formats the help, whose first line names only what a command needs."""
+        words = [self.prog]
+        for action in private_names.flags(self):
+            if action.dest == "command":
+                words.append("COMMAND")
+            elif action.required and not action.choices:
+                value = action.metavar or action.dest.upper()
+                words += [*action.option_strings[:1], str(value)]
+            elif action.required and action.choices:
+                words.append("{" + ",".join(map(str, action.choices)) + "}")
+        self.usage = " ".join([*words, "[FLAGS]"])
+        return super().format_help()
+
     def error(self, message: str) -> NoReturn:
         command_line.fail(f"{message}; {self.prog} --help shows examples.", command_line.BAD_INPUT)
 
@@ -54,6 +72,8 @@ class Parser(argparse.ArgumentParser):
         if not flag:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         near = registry.did_you_mean(flag, [*self.known_flags() - {"--help"}]) or fields
+        if flag.removeprefix("--") in hints.FLAGS:
+            near = f"; write {hints.FLAGS[flag.removeprefix('--')]}"
         named = []
         for action in private_names.flags(self):
             if not action.option_strings:
@@ -109,14 +129,13 @@ def _main(argv: list[str]) -> None:
     argv = invocation.underscored([arg for arg in argv if arg != "--debug"])
     if argv and not argv[0].startswith("-"):
         argv[0] = argv[0].replace("_", "-")
-    epilog = f"{examples(*COMMANDS, most=1)}\n{NOTES}"
-    parser = Parser(invocation.program("").strip(), description=__doc__, epilog=epilog)
+    parser = Parser(invocation.program("").strip(), description=__doc__, epilog=_list_commands())
     parser.add_argument(
         "--version", action="store_true", help="print the versions of the package, jax and flax"
     )
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", help=argparse.SUPPRESS)
     for name, command in COMMANDS.items():
-        add = commands.add_parser(name, help=command.summary, prog=invocation.program(name))
+        add = commands.add_parser(name, prog=invocation.program(name))
         if name in argv[:1]:
             chosen = add
             add.description = inspect.getdoc(command.add_arguments)
@@ -170,15 +189,30 @@ def _main(argv: list[str]) -> None:
     importlib.import_module(command.runs or of_core).run(args)
 
 
+def _list_commands() -> str:
+    lines = []
+    for title, names in (("commands", EVERYDAY), ("more", COMMANDS.keys() - EVERYDAY.keys())):
+        lines.append(f"{title}:")
+        for name in COMMANDS:
+            if name in names:
+                lines.append(f"  {name:10}{COMMANDS[name].summary}")
+        lines.append("")
+    lines.append("examples:")
+    for name, arguments in EXAMPLES:
+        lines.append(f"  {invocation.program(name)} {arguments}")
+    return "\n".join([*lines, NOTES])
+
+
 def _add_arguments(parser: Parser, command: Command, argv: list[str]) -> None:
     if command.takes_config:
         parser.add_argument("--config", metavar="PAGE_OR_FILE", help=CONFIG_HELP)
         parser.add_argument(
             "--config.FIELD", metavar="VALUE", help="any field, such as --config.train.steps=100"
         )
-    command.add_arguments(parser)
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    parser.add_argument(
+    rarely = parser.add_argument_group(RARELY)
+    command.add_arguments(parser, rarely)
+    rarely.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    rarely.add_argument(
         "--allow_plugins",
         action="store_true",
         help="import the plug-ins (module:Class) that the files of a directory name; they run the"

@@ -31,7 +31,7 @@ def load_labels(path: str | Path, *, allow_plugins: registry.Allowed = False) ->
     run = find_run_config(folder, allow_plugins=allow_plugins)
     if run is None:
         return load.read_labels(folder)
-    labels = list(run.objective.class_names)
+    labels = list(run.objective.published_fields().get("labels", ()))
     return labels or [f"LABEL_{i}" for i in range(run.model.num_labels)]
 
 

@@ -245,7 +245,7 @@ def _open_run(
         )
     cfg = dataclasses.replace(trained, head=head or trained.head, **overrides)
     cfg, relabelled = load.with_labels(
-        cfg, labels if new_head else None, run.cfg.objective.class_names
+        cfg, labels if new_head else None, run.cfg.objective.published_fields().get("labels", ())
     )
     model = kind(cfg, source=str(path))
     params = {path: in_memory(x) for path, x in flatten_dict(run.params, sep="/").items()}
@@ -292,7 +292,8 @@ def _open_base(
         except (ConfigError, WeightsError) as error:
             raise ConfigError(
                 f"{path}: its frozen weights are those of {source}, which cannot be read ({error});"
-                " say where they are: --base=FOLDER, in Python load_pretrained(..., base=FOLDER)."
+                " say where they are: load_pretrained(..., base=FOLDER), or flaxformer_lite convert"
+                " --base FOLDER writes the run with them."
             ) from None
 
     def checked(name: str) -> Stored:
@@ -345,7 +346,7 @@ def open_start(
     """
     labels: tuple[str, ...] | int | None = None
     if cfg.objective.new_head:
-        labels = cfg.objective.class_names or cfg.model.num_labels
+        labels = cfg.objective.published_fields().get("labels", ()) or cfg.model.num_labels
     return open_pretrained(
         source,
         cfg.model.head,

@@ -40,6 +40,7 @@ axis_letters.install()  # before the package is imported
 
 from flaxformer_lite.runtime import environment  # noqa: E402
 from tests.object_stores import bucket, gcs, s3  # noqa: E402, F401, fixtures
+from tests.refusals import refusal  # noqa: E402, F401
 
 # Tests compile thousands of tiny programs and run each once: optimising them costs three times what
 # it saves. Each fusion through MLIR, and a module of LLVM for each part of a program, would make a
@@ -92,7 +93,7 @@ if not DEFAULT_XLA:
 parameter_shapes._shapes = functools.cache(parameter_shapes._shapes.__wrapped__)
 
 # folders of few tests that take long
-RUNS = ("runs", "time_machine", "examples", "plan", "cli", "training")
+RUNS = ("runs", "examples", "plan", "cli", "training")
 LONG = ("docs", "configs", "budgets", "readme", "plugins", "families", "parity")  # and files
 MEMORY = 1_800_000_000  # bytes of one process, of two on a machine that may have 4 GB for them
 LIBC = ctypes.CDLL(None)

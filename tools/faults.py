@@ -93,7 +93,6 @@ def commands(
             *joining,
             f"--process_id={i}",
             f"--peer_timeout={PEER_TIMEOUT}",
-            "--start_timeout=30",
         ]
         for i in range(processes)
     ]

@@ -390,23 +390,6 @@ def _worded() -> Iterator[None]:
         raise argparse.ArgumentTypeError(str(error).rstrip(".")) from None
 
 
-def add_family(parser: argparse.ArgumentParser) -> None:
-    """Adds --family to a command that reads published weights."""
-    parser.add_argument(
-        "--family", metavar="MODULE:MODEL", help="your own model family that reads the directory"
-    )
-
-
-def add_base(parser: argparse.ArgumentParser) -> None:
-    """Adds --base to a command that reads workdirs."""
-    parser.add_argument(
-        "--base",
-        metavar="DIR",
-        type=model,
-        help="where the frozen weights of a run are now, if they were moved",
-    )
-
-
 def integer(least: int, most: int = MAX_INT32) -> Callable[[str], int]:
     """Builds an argparse type for whole numbers in a range."""
 

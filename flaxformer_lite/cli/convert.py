@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,8 +30,6 @@ from flaxformer_lite.save_model import base_of, origin_of
 from flaxformer_lite.storage import hub
 from flaxformer_lite.types import Array, Shaped
 
-UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
-
 
 def run(args: argparse.Namespace) -> None:
     if args.adapter:
@@ -44,7 +41,7 @@ def run(args: argparse.Namespace) -> None:
             allow_plugins=args.allow_plugins,
         )
     else:
-        names = ("dtype", "head", "shard_size", "family", "auxiliary", "base", "allow_plugins")
+        names = ("dtype", "head", "family", "auxiliary", "base", "allow_plugins")
         convert(args.src, args.dst, **{name: getattr(args, name) for name in names})
 
 
@@ -54,7 +51,6 @@ def convert(
     *,
     dtype: str | None,
     head: str | None,
-    shard_size: str,
     family: str | None = None,
     auxiliary: bool = False,
     base: str | None = None,
@@ -72,7 +68,6 @@ def convert(
     if foreign:
         for line in foreign.reader.describe(foreign.folder):
             print_notice(line)
-    shard_bytes = _bytes_of(shard_size)
     with new_place(dst) as made:
         if run:
             if head is not None:
@@ -98,7 +93,7 @@ def convert(
         total = sum(_size(leaf) for leaf in jax.tree.leaves(params))
         with read_progress(f"writing {dst}", total) as advance, print_warnings():
             watched = jax.tree.map(lambda leaf: _Watched(leaf, advance), params)
-            write_pretrained(made, model, watched, like=origin_of(model), shard_bytes=shard_bytes)
+            write_pretrained(made, model, watched, like=origin_of(model))
         cfg = model.cfg
         kind = "transformers"
         if (made / "modules.json").exists() or is_cross_encoder(made):
@@ -212,13 +207,6 @@ def _stored_dtype(source: Path) -> str:
         f"{source} holds {', '.join(sorted(kinds))}: written as float32; --dtype chooses another."
     )
     return "float32"
-
-
-def _bytes_of(size: str) -> int:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?B?)", size.upper())
-    if not match or not float(match[1]):
-        raise ConfigError(f"--shard_size={size}: must be a size like 500MB or 2GB.")
-    return int(float(match[1]) * UNITS[match[2].rstrip("B")])
 
 
 def _size(leaf: Shaped) -> int:

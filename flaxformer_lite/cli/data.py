@@ -24,7 +24,7 @@ from flaxformer_lite.data.text_examples import Corpus
 from flaxformer_lite.data.text_records import Records
 from flaxformer_lite.files.read import escape_controls
 from flaxformer_lite.models import build_model
-from flaxformer_lite.objectives.tables.task import Labelled
+from flaxformer_lite.objectives.tables.task import Labelled, Task
 from flaxformer_lite.runs import padding
 from flaxformer_lite.runs.start import warm_start
 from flaxformer_lite.sharding.activations import MESH_AXES
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> None:
     seconds = time.monotonic() - clock
     out = make_console()
     if args.what == "show":
-        seed = cfg.seed if args.seed is None else args.seed
+        seed = cfg.seed
         _show(out, data, args.rows, seed)
     elif args.what == "tokenize":
         _print(out, _cached(data, seconds, cached))
@@ -80,7 +80,7 @@ def _show_stats(out: Console, data: Dataset, cfg: ExperimentConfig, seconds: flo
 
 
 def _show(out: Console, data: Dataset, rows: int, seed: int) -> None:
-    renderer = Renderer(data.tokenizer, data.objective.class_names)
+    renderer = Renderer(data.tokenizer, data.objective.published_fields().get("labels", ()))
     rows = min(rows, data.held or rows)
     batch = next(iter(data.batches(batch_size=rows, seed=seed)))
     for row in range(rows):
@@ -94,7 +94,7 @@ def _show(out: Console, data: Dataset, rows: int, seed: int) -> None:
 
 def _tokens_cut(data: Dataset, seed: int, row: int) -> Rows:
     """Tells which texts of a row of the training stream lost tokens."""
-    if not data.objective.reads_tables:
+    if not isinstance(data.objective, Task):
         return []
     records, number = data.finder(seed)(row)
     lines = []
@@ -156,6 +156,7 @@ def _sizes(corpus: Corpus, counts: np.ndarray, bytes_of: np.ndarray, eval_path: 
 def _label_counts(data: Dataset) -> Rows:
     """Counts the labels of each predicted column that has few different ones."""
     described = []
+    labels = data.objective.published_fields().get("labels", ())
     for column in data.task.columns:
         if not column.predicted:
             continue
@@ -169,7 +170,7 @@ def _label_counts(data: Dataset) -> Rows:
             for item in value if isinstance(value, (list, tuple)) else [value]:
                 if isinstance(item, (str, int)):
                     counts[str(item)] += 1
-        if not counts or len(counts) > max(MOST_LABELS, len(data.objective.class_names)):
+        if not counts or len(counts) > max(MOST_LABELS, len(labels)):
             continue
         shares = []
         for label, count in counts.most_common(MOST_LABELS):

@@ -36,11 +36,9 @@ def run(args: argparse.Namespace) -> None:
         raise ConfigError("no text: pass --text TEXT, several times to compare, or --file FILE.")
     folder = folder_of(args.model)
     layers = load_named_layers(args, folder)
-    _check_out(args.out, layers.kind)
+    _check_output(args.output, layers.kind)
     if args.prompt is not None:
-        prompt = args.prompt
-    elif args.prompt_name is not None:
-        prompt = layers.prompt(args.prompt_name)
+        prompt = dict(layers.prompts).get(args.prompt, args.prompt)
     else:
         prompt = layers.prompt_of(args.task)
         if prompt:
@@ -48,13 +46,13 @@ def run(args: argparse.Namespace) -> None:
     opened = open_named_model(args, folder=folder)
     with print_warnings():
         vectors = embed(opened, texts, layers, prompt=prompt, task=args.task)
-    if args.out:
-        print(f"{args.out}: {_saved(args.out, vectors)}, float32")
+    if args.output:
+        print(f"{args.output}: {_saved(args.output, vectors)}, float32")
         return
     if len(texts) > MAX_SIMILARITY_TEXTS:
         raise ConfigError(
             f"{len(texts)} texts: a screen has room for {MAX_SIMILARITY_TEXTS};"
-            f" --out FILE{SUFFIX[layers.kind]} saves the vectors."
+            f" --output FILE{SUFFIX[layers.kind]} saves the vectors."
         )
     if layers.kind == "sparse":
         _print_tokens(texts, vectors, opened.tokenizer)
@@ -63,18 +61,18 @@ def run(args: argparse.Namespace) -> None:
     _print(texts, np.asarray(similarity(layers)(vectors, vectors)))
 
 
-def _check_out(out: Path | None, kind: str) -> None:
-    if out is not None and out.suffix != SUFFIX[kind]:
+def _check_output(output: Path | None, kind: str) -> None:
+    if output is not None and output.suffix != SUFFIX[kind]:
         raise ConfigError(
-            f"--out={out}: {kind.replace('_', '-')} vectors are written to a file that ends in"
-            f" {SUFFIX[kind]}."
+            f"--output={output}: {kind.replace('_', '-')} vectors are written to a file that ends"
+            f" in {SUFFIX[kind]}."
         )
 
 
-def _saved(out: Path, vectors: Vectors) -> str:
+def _saved(output: Path, vectors: Vectors) -> str:
     """Writes vectors; returns a description of them."""
     # "w+b": to a file that is only written, numpy copies without telling why that fails.
-    with new_file(out) as made, made.open("w+b") as file:
+    with new_file(output) as made, made.open("w+b") as file:
         if isinstance(vectors, np.ndarray):
             np.save(file, vectors)
             return f"{vectors.shape[0]} vectors of {vectors.shape[1]}"

@@ -1,22 +1,20 @@
 """Metrics of a model on held-out data, beside a trivial baseline."""
 
 import argparse
-import dataclasses
 import json
 
 import numpy as np
 
 from flaxformer_lite.cli import retrieve
 from flaxformer_lite.cli.open_model import folder_of, print_warnings
-from flaxformer_lite.cli.predict import options_of, predicted_rows, write_rows
+from flaxformer_lite.cli.predict import options_of
 from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError, plugin_name
 from flaxformer_lite.data.retrieval import is_beir
 from flaxformer_lite.files.read import Json, quote_name
 from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.objectives.tables.breakdown import Breakdown, cell_text
-from flaxformer_lite.objectives.tables.task import Labelled
-from flaxformer_lite.runs.evaluate_file import Trained, open_file, open_trained
+from flaxformer_lite.runs.evaluate_file import open_file, open_trained
 
 MAX_TABLE_ROWS = 30  # most rows of a table on the terminal
 
@@ -25,8 +23,6 @@ def run(args: argparse.Namespace) -> None:
     """Prints a table or a JSON object."""
     searches = args.retrieval or is_beir(args.data) or retrieve.searches_only(args.model)
     if searches:
-        if args.fold_labels:
-            raise ConfigError("--fold_labels: retrieval has no labels; leave it out.")
         retrieve.evaluate(args)
         return
     if args.query_prompt is not None or args.document_prompt is not None:
@@ -38,25 +34,13 @@ def run(args: argparse.Namespace) -> None:
         trained = open_trained(
             folder_of(args.model),
             dtype=args.dtype,
-            family=args.family,
-            base=args.base,
             allow_plugins=args.allow_plugins,
             **options_of(args),
         )
-        if args.fold_labels:
-            trained = _with_folded_labels(trained)
         data = open_file(trained, args.data)
         objective = data.objective
-        if args.output and not objective.reads_tables:
-            raise ConfigError(
-                f"--output: {plugin_name(objective)} predicts tokens, not rows; leave it out."
-            )
         metrics, predictions = trained.evaluate(data)
         baseline = trained.baseline(data)
-    if args.output:
-        write_rows(
-            args.output, predicted_rows(data, predictions), escape_formulas=args.escape_formulas
-        )
     breakdown = objective.breakdown(predictions, np.arange(data.num_examples), data)
     if args.json:
         result: Json = {"examples": data.num_examples, **metrics}
@@ -89,14 +73,6 @@ def run(args: argparse.Namespace) -> None:
         )
     for table in breakdown:
         show(table)
-
-
-def _with_folded_labels(trained: Trained) -> Trained:
-    objective = trained.cfg.objective
-    if not isinstance(objective, Labelled):
-        raise ConfigError(f"--fold_labels: {plugin_name(objective)} has no labels; leave it out.")
-    folding = dataclasses.replace(objective, fold_labels=True)
-    return trained._replace(cfg=dataclasses.replace(trained.cfg, objective=folding))
 
 
 def show(table: Breakdown) -> None:

@@ -1,13 +1,14 @@
 """Predictions for masked tokens."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from flaxformer_lite.cli.open_model import Opened, folder_of, open_named_model
+from flaxformer_lite.cli.open_model import Opened, open_named_model
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import quote_name
 from flaxformer_lite.inference.task import check_token_ids
@@ -16,18 +17,27 @@ from flaxformer_lite.pretrained import folder
 from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
 
 HEADS = ("masked_lm", "pretraining")
+TOP_K = 5  # guesses that are shown for a mask
 
 
-def run(args: argparse.Namespace) -> None:
-    """Prints guesses and their probabilities, for each mask in turn."""
-    where = folder_of(args.model)
+def print_guesses(args: argparse.Namespace, where: Path, texts: Sequence[str]) -> None:
+    """Prints guesses and their probabilities, for each mask of each text in turn.
+
+    Args:
+      args: the flags that open the model, and `top_k`.
+      where: the directory of the model.
+      texts: texts with [MASK].
+    """
     opened = open_named_model(args, _head(where), folder=where)
-    if opened.cfg.head not in HEADS or opened.cfg.decoder_layers:
+    if opened.cfg.head not in HEADS:
         raise ConfigError(
-            f"family={opened.cfg.family!r}, head={opened.cfg.head!r}: fill-mask needs a masked-LM"
-            " head."
+            f"family={opened.cfg.family!r}, head={opened.cfg.head!r}: an encoder guesses masked"
+            " words with a masked-LM head, and this one has none; embed or predict reads texts"
+            " with it."
         )
-    guesses = fill(opened, args.text, args.top_k)
+    guesses: list[list[tuple[str, float]]] = []
+    for text in texts:
+        guesses += fill(opened, text, args.top_k or TOP_K)
     for number, best in enumerate(guesses, start=1):
         if len(guesses) > 1:
             print(f"mask {number}")
@@ -45,7 +55,10 @@ def fill(opened: Opened, text: str, top_k: int) -> list[list[tuple[str, float]]]
     ids = check_token_ids(opened.cfg, tokenizer.encode(masked))
     positions = [at for at, i in enumerate(ids) if i == tokenizer.ids["mask"]]
     if not positions:
-        raise ConfigError("the text has no mask; put [MASK] where a word is to be guessed.")
+        raise ConfigError(
+            "--prompt: has no mask, and this model is an encoder; put [MASK] where a word is to be"
+            " guessed."
+        )
     if cfg.has_position_table and len(ids) > cfg.max_length:
         raise ConfigError(
             f"{len(ids)} tokens, but the model's positions end at {cfg.max_length}; shorten the"

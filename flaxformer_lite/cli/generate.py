@@ -1,13 +1,17 @@
 """Generates text from prompts, to stdout."""
 
 import argparse
+import dataclasses
+import json
+from pathlib import Path
 
 import flax.linen as nn
 
-from flaxformer_lite.cli import command_line
-from flaxformer_lite.cli.commands.texts import SETTINGS
+from flaxformer_lite import registry
+from flaxformer_lite.cli import command_line, fill_mask
 from flaxformer_lite.cli.open_model import (
     Opened,
+    folder_of,
     open_named_model,
     print_notice,
     print_warnings,
@@ -17,41 +21,47 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.inference.engine import is_encoder_decoder
 from flaxformer_lite.inference.generate import generate, stream
 from flaxformer_lite.inference.published import DRAWS, read_settings
-from flaxformer_lite.inference.settings import make_settings
+from flaxformer_lite.inference.settings import Settings, make_settings
 from flaxformer_lite.inference.task import check_token_ids, ids_without_text, max_tokens
-from flaxformer_lite.model_folder import is_workdir
-from flaxformer_lite.pretrained import chat
+from flaxformer_lite.model_folder import find_run_config, is_workdir
+from flaxformer_lite.pretrained import chat, folder, hf_config
 from flaxformer_lite.types import Params
 
 NEW_TOKENS = 64  # the default number of tokens to generate
 SEARCH = ("num_beams", "length_penalty", "early_stopping")  # settings of beam search
+# flags that are settings of the library's `generate`
+SETTINGS = ("max_new_tokens", "temperature", "top_k", "top_p", "seed", "num_beams")
 GUESSES = ("prompt_lookup_num_tokens", "num_assistant_tokens")
 UNFINISHED = "\ufffd"  # the character that an incomplete one is decoded to
 
 
 def run(args: argparse.Namespace) -> None:
-    """Writes a continuation of each prompt."""
-    options = {}
-    for name in ("max_new_tokens", *GUESSES, *(name for name, *_ in SETTINGS)):
-        if getattr(args, name) is not None:
-            options[name] = getattr(args, name)
-    make_settings(
-        **{"max_new_tokens": NEW_TOKENS} | options
-    )  # raises on bad values, before reading
+    """Writes a continuation of each prompt, or guesses its masked words."""
+    options = {name: getattr(args, name) for name in SETTINGS if getattr(args, name) is not None}
+    options |= _read_settings(args.set)
+    where = folder_of(args.model)
+    if _is_encoder(where, args):
+        unused = [name for name in options if name != "top_k"]
+        if unused:
+            raise ConfigError(
+                f"--{unused[0]}: is for models that write, and this one guesses masked words; leave"
+                " it out."
+            )
+        fill_mask.print_guesses(args, where, list(map(_text, args.prompt)))
+        return
+    # raises on bad values, before reading
+    make_settings(**{"max_new_tokens": NEW_TOKENS} | options)
     if args.stream and (len(args.prompt) > 1 or options.get("num_return_sequences", 1) > 1):
         raise ConfigError(
             "--stream: prints one text at a time; leave it out, or pass a single --prompt."
         )
-    if args.system is not None and not args.chat:
-        raise ConfigError("--system: needs a conversation; add --chat.")
-    if args.chat_variable and not args.chat:
-        raise ConfigError("--chat_variable: needs a conversation; add --chat.")
-    if args.answer is not None and not args.chat:
-        raise ConfigError("--answer: needs a conversation; add --chat.")
+    for name in ("system", "chat_variable"):
+        if getattr(args, name) and not args.chat:
+            raise ConfigError(f"--{name}: needs a conversation; add --chat.")
     chat.read_variables(args.chat_variable, "--chat_variable")  # raises before reading
-    if args.num_assistant_tokens is not None and args.draft is None:
-        raise ConfigError("--draft_tokens: needs a draft model; add --draft.")
-    opened = open_named_model(args)
+    if "num_assistant_tokens" in options and args.draft is None:
+        raise ConfigError("--set num_assistant_tokens: needs a draft model; add --draft.")
+    opened = open_named_model(args, folder=where)
     if opened.tokenizer.chat_template and not args.chat:
         print_notice(
             "this model has a chat template; --chat uses it, and without it the prompt is continued"
@@ -75,13 +85,39 @@ def run(args: argparse.Namespace) -> None:
             _print(opened, prompts, options)
 
 
+def _read_settings(given: list[str]) -> Json:
+    """Reads the settings of --set NAME=VALUE, whose values are JSON or plain text."""
+    known = [field.name for field in dataclasses.fields(Settings)]
+    settings: Json = {}
+    for each in given:
+        name, equals, text = each.partition("=")
+        if not equals or name not in known:
+            near = registry.did_you_mean(name, known) or f"; choose from {', '.join(known)}"
+            raise ConfigError(f"--set {each}: must be NAME=VALUE of a setting{near}.")
+        try:
+            settings[name] = json.loads(text)
+        except ValueError:
+            settings[name] = text
+    return settings
+
+
+def _is_encoder(where: Path, args: argparse.Namespace) -> bool:
+    run = find_run_config(where, allow_plugins=args.allow_plugins)
+    if run:
+        return run.model.skeleton == "encoder"
+    if args.family or not (where / "config.json").is_file():
+        return False
+    family = hf_config.family_of(folder.read_config(where), where)
+    return family.Model.skeleton == "encoder"
+
+
 def _open_draft(args: argparse.Namespace, opened: Opened) -> tuple[nn.Module, Params]:
     """Opens the draft model, as the model is.
 
     Raises:
       ConfigError: its tokenizer has other ids than the model's.
     """
-    flags = vars(args) | {"model": args.draft, "family": None, "adapter": None, "base": None}
+    flags = vars(args) | {"model": args.draft, "family": None, "adapter": None}
     draft = open_named_model(argparse.Namespace(**flags))
     tokens = []
     for tokenizer in (draft.tokenizer, opened.tokenizer):
@@ -107,11 +143,8 @@ def encode(opened: Opened, text: str, args: argparse.Namespace) -> list[int]:
         system = [{"role": "system", "content": args.system}] if args.system is not None else []
         turns = [*system, {"role": "user", "content": text}]
         variables = chat.read_variables(args.chat_variable, "--chat_variable")
-        is_begun = args.answer is not None
-        if is_begun:
-            turns.append({"role": "assistant", "content": args.answer})
-        return chat.encode(tokenizer, turns, variables, continue_final_message=is_begun)
-    ids = tokenizer.encode(text, allow_special=not args.literal)
+        return chat.encode(tokenizer, turns, variables)
+    ids = tokenizer.encode(text)
     if not ids and "bos" in tokenizer.ids:
         return [tokenizer.ids["bos"]]  # an empty prompt
     if not ids:

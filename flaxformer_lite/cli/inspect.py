@@ -46,8 +46,8 @@ class Contents(NamedTuple):
 
 def run(args: argparse.Namespace) -> None:
     """Prints the contents; reads each tensor once, for the checksum."""
-    contents = read(folder_of(args.directory), args.family, allow_plugins=args.allow_plugins)
-    facts = {"directory": args.directory, "form": contents.form, **about(contents.cfg)}
+    contents = read(folder_of(args.src), args.family, allow_plugins=args.allow_plugins)
+    facts = {"directory": args.src, "form": contents.form, **about(contents.cfg)}
     if contents.why:
         facts["model"] = f"not supported: {contents.why}"
     for name, value in facts.items():

@@ -71,9 +71,10 @@ def load_named_layers(args: argparse.Namespace, folder: Path) -> SentenceLayers:
     """Loads the layers of a command's sentence model, cut to the vectors of --size."""
     with print_warnings():
         layers = load_sentence_layers(folder, allow_plugins=args.allow_plugins)
-    if args.size is None:
+    size = vars(args).get("size")
+    if size is None:
         return layers
-    return layers.cut(args.size, "--size")
+    return layers.cut(size, "--size")
 
 
 def open_named_model(

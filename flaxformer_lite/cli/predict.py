@@ -31,8 +31,6 @@ def run(args: argparse.Namespace) -> None:
         trained = open_trained(
             folder_of(args.model),
             dtype=args.dtype,
-            family=args.family,
-            base=args.base,
             allow_plugins=args.allow_plugins,
             **options_of(args),
         )
@@ -42,18 +40,18 @@ def run(args: argparse.Namespace) -> None:
         _, predictions = trained.evaluate(data, scored=False)
         rows = predicted_rows(data, predictions)
     if args.output:
-        write_rows(args.output, rows, escape_formulas=args.escape_formulas)
+        write_rows(args.output, rows)
         print(f"{args.output}: {len(rows):,} rows")
     else:
-        text = _delimited(_for_spreadsheets(rows, args.escape_formulas), ",")
-        command_line.print_text(text, end="")
+        _note_formulas(rows)
+        command_line.print_text(_delimited(rows, ","), end="")
 
 
 def _with_labels(trained: Trained, args: argparse.Namespace) -> Trained:
     """Returns a model of natural-language inference with the labels of the command line."""
     labels = filter(None, map(str.strip, args.labels.split(",")))
     objective = ZeroShot.of_classes(
-        trained.cfg.objective.class_names,
+        trained.cfg.objective.published_fields().get("labels", ()),
         tuple(dict.fromkeys(labels)),
         args.hypothesis or HYPOTHESIS,
         multi_label=args.multi_label,
@@ -78,14 +76,15 @@ def predicted_rows(data: Dataset, predictions: dict[str, np.ndarray]) -> list[Js
     return [{**row, **more} for row, more in zip(rows, decoded, strict=True)]
 
 
-def write_rows(path: Path, rows: list[Json], *, escape_formulas: bool = False) -> None:
+def write_rows(path: Path, rows: list[Json]) -> None:
     """Writes rows in the format of the file's suffix; the file appears once it is complete."""
     if path.suffix == ".jsonl":
         text = "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
     elif path.suffix == ".csv":
-        text = _delimited(_for_spreadsheets(rows, escape_formulas), ",")
+        _note_formulas(rows)
+        text = _delimited(rows, ",")
     else:
-        rows = _for_spreadsheets(rows, escape_formulas)
+        _note_formulas(rows)
         text = _delimited(rows, "\t")
         if '"' in text:  # a quoted first line marks quotes as syntax
             text = _delimited(rows, "\t", csv.QUOTE_ALL)
@@ -104,28 +103,16 @@ def _delimited(
     return file.getvalue()
 
 
-def _for_spreadsheets(rows: list[Json], escape: bool) -> list[Json]:
-    """Puts an apostrophe before texts that a spreadsheet would compute, or prints a notice."""
-    if escape:
-        escaped = []
-        for row in rows:
-            escaped.append({name: _escaped(value) for name, value in row.items()})
-        return escaped
+def _note_formulas(rows: list[Json]) -> None:
+    """Prints a notice about texts that a spreadsheet would compute."""
     count = 0
     for row in rows:
         count += sum(map(_is_formula, row.values()))
     if count:
         print_notice(
             f"{count:,} cells begin like a formula (one of = + - @), which a spreadsheet would"
-            " compute; --escape_formulas puts an apostrophe before them."
+            " compute; import the columns as text."
         )
-    return rows
-
-
-def _escaped(value: object) -> object:
-    if _is_formula(value):
-        return f"'{value}"
-    return value
 
 
 def _is_formula(value: object) -> bool:

@@ -15,7 +15,6 @@ from flaxformer_lite.cli.open_model import (
     open_named_model,
     print_warnings,
 )
-from flaxformer_lite.cli.predict import write_rows
 from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.retrieval import is_beir, read_beir, read_pairs
@@ -53,8 +52,6 @@ def evaluate(args: argparse.Namespace) -> None:
         hits = nearest(opened, layers, data, MAX_RANK, prompts_of(args))
         baseline = _words(data)
     values = measured(data, hits)
-    if args.output:
-        write_rows(args.output, _ranking(data, hits), escape_formulas=args.escape_formulas)
     if args.json:
         result: Json = {"queries": len(data.queries), "documents": len(data.corpus), **values}
         if baseline:
@@ -93,7 +90,8 @@ def open_sentence_model(args: argparse.Namespace) -> tuple[SentenceLayers, Opene
 
 def prompts_of(args: argparse.Namespace) -> dict[str, str | None]:
     """Returns the prompts that the command line sets, by task."""
-    return {"query": args.query_prompt, "document": args.document_prompt}
+    flags = vars(args)
+    return {"query": flags.get("query_prompt"), "document": flags.get("document_prompt")}
 
 
 def nearest(
@@ -170,13 +168,3 @@ def _words(data: Collected) -> dict[str, float] | None:
         return documents_MW[start:end]
 
     return measured(data, search(queries_QW, len(documents), vectors_of, score, MAX_RANK))
-
-
-def _ranking(data: Collected, hits: Hits) -> list[Json]:
-    names = sorted(data.corpus)
-    rows = []
-    for query, scores, places in zip(data.queries, hits.scores_QK, hits.rows_QK, strict=True):
-        for rank, (score, place) in enumerate(zip(scores, places, strict=True), start=1):
-            row = {"query-id": query, "corpus-id": names[place], "rank": rank}
-            rows.append({**row, "score": float(score)})
-    return rows

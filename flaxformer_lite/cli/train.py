@@ -6,13 +6,13 @@ import signal
 
 from flaxformer_lite.cli import command_line
 
+STARTS_WITHIN = 5  # times --peer_timeout, until all processes have to be there
 FLAGS = (  # passed on to launch.main
     "stopped_code",
     "allow_plugins",
     "coordinator",
     "num_processes",
     "process_id",
-    "start_timeout",
     "peer_timeout",
 )
 
@@ -38,7 +38,12 @@ def run(args: argparse.Namespace) -> None:
     from flaxformer_lite.cli import launch
 
     try:
-        launch.main(config, args.workdir, **{name: getattr(args, name) for name in FLAGS})
+        launch.main(
+            config,
+            args.workdir,
+            start_timeout=STARTS_WITHIN * args.peer_timeout,
+            **{name: getattr(args, name) for name in FLAGS},
+        )
     finally:
         logging.set_verbosity(verbosity)
         signal.signal(signal.SIGINT, interrupted or signal.SIG_DFL)

@@ -18,6 +18,7 @@ from flaxformer_lite.config.experiment import (
     OptimizerConfig,
     TokenizerConfig,
     TrainConfig,
+    required_head,
 )
 from flaxformer_lite.config.parsing import (
     add_sections,
@@ -75,5 +76,6 @@ __all__ = [
     "outside_plugins",
     "page_plugins",
     "plugin_name",
+    "required_head",
     "to_config_dict",
 ]

@@ -91,6 +91,13 @@ class TokenizerConfig(Record):
         return self.name, self.vocab_size
 
 
+def required_head(objective: Any, skeleton: str) -> str:
+    """Returns the head that an objective trains in a model with this skeleton; "" for any."""
+    if isinstance(objective.head, str):
+        return objective.head
+    return objective.head[skeleton]
+
+
 def is_object(value: str) -> str:
     """Checks that a text is empty or a JSON object."""
     try:
@@ -329,7 +336,7 @@ class ExperimentConfig(Record):
                 f" {' and '.join(self.objective.skeletons).replace('_', '-')} models, the"
                 f" family's skeleton is {model.skeleton.replace('_', '-')}; change either."
             )
-        head = self.objective.head_for(model.skeleton)
+        head = required_head(self.objective, model.skeleton)
         if head not in ("", model.head):
             raise ConfigError(
                 f"model.head={model.head!r}: {objective} trains {head!r}; set model.head={head}."

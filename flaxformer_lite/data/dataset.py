@@ -193,7 +193,7 @@ class Dataset:
           batch_size: rows of a whole batch.
           multiple: a divisor of the widths.
         """
-        if not self.objective.reads_tables:
+        if not isinstance(self.objective, Task):
             return None
         sizes = np.asarray(self.records.sizes)
         lengths = (self.records.length, self.records.target_length)[: sizes.shape[1]]
@@ -215,7 +215,7 @@ class Dataset:
     @functools.cached_property
     def texts(self) -> int:
         """The number of texts per example; 0 where the objective does not define its padding."""
-        if not self.objective.reads_tables or not self.task.ignores_padding:
+        if not isinstance(self.objective, Task) or not self.task.ignores_padding:
             return 0
         length = self.records.length
         texts = 0
@@ -330,7 +330,7 @@ def open_dataset(
         raise ValueError(f"split={split!r}: must be train or eval.")
     cfg = name_held_out(cfg)
     objective = cfg.objective
-    if objective.reads_tables:
+    if isinstance(objective, Task):
         if cfg.data.mixture:
             raise ConfigError(
                 f"data.mixture: {plugin_name(objective)} learns from the rows of one table; set"
@@ -340,7 +340,6 @@ def open_dataset(
             cfg.data, objective, cfg.model.skeleton, labels, types=cfg.model.type_vocab_size
         )
         check_vocabulary(cfg, rows["train"].tokenizer)
-        objective.check(cfg.model, rows["train"])
         return Dataset(
             split, objective, rows, fingerprint_rows(objective, rows), described=tuple(described)
         )
@@ -416,7 +415,9 @@ def open_text(cfg: ExperimentConfig, path: str) -> Dataset:
     )
     objective = cfg.objective
     try:
-        corpus = open_corpus(data, objective.fields, skeleton=cfg.model.skeleton, all_held_out=True)
+        corpus = open_corpus(
+            data, objective.columns, skeleton=cfg.model.skeleton, all_held_out=True
+        )
     except ConfigError as error:
         raise ConfigError(
             str(error).replace("--config.data.text_field=", "--columns=text=")

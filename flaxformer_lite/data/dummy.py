@@ -42,7 +42,7 @@ def batch(cfg: ExperimentConfig, seed: int = 0) -> Example:
 
 def _examples(cfg: ExperimentConfig, count: int, seed: int) -> list[Example]:
     rng = np.random.default_rng(seed)
-    if cfg.objective.reads_tables:
+    if isinstance(cfg.objective, Task):
         objective, sample = _sample(cfg)
         examples = []
         for row in range(count):
@@ -64,7 +64,7 @@ def _sample(cfg: ExperimentConfig) -> tuple[Task, LabelledRecords]:
     """Returns a task with the labels of its sample, and the sample's examples."""
     task: Any = cfg.objective
     rows = [dict(row) for row in task.sample]
-    if task.class_names:  # which the labels of the sample are not among
+    if task.published_fields().get("labels"):  # which the labels of the sample are not among
         unknown = {column.role: None for column in task.columns if column.predicted}
         rows = [{**row, **unknown} for row in rows]
     else:

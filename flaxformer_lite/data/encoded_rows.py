@@ -8,7 +8,7 @@ import inspect
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -274,7 +274,32 @@ def encode_rows(
         store,
         tuple(objective.stored),
     )
-    return replace(records, sizes=objective.count_tokens(records))
+    return replace(records, sizes=_count_tokens(records, objective.stored))
+
+
+def _count_tokens(records: LabelledRecords, stored: Mapping[str, StoredColumn]) -> np.ndarray:
+    """Returns the tokens of each record on each side of the model, int32 [records, sides].
+
+    They are as many as an example has where no tokens are stored.
+    """
+    if "text_lengths" in stored:
+        longest = np.zeros(len(records), np.int32)
+        count = records.lengths("text_lengths")
+        np.maximum.at(
+            longest, np.repeat(np.arange(len(records)), count), records.column("text_lengths")
+        )
+        return longest[:, None]
+    sides = [name for name, column in stored.items() if column.dtype == "token"]
+    if "ids" in sides:
+        sides = ["ids"]
+    if not sides:
+        return np.full((len(records), 1), records.length, np.int32)
+    return np.stack([records.lengths(side) for side in sides], axis=1)
+
+
+def _teaches(record: Json) -> bool:
+    """Returns whether there is something to learn from a record, or only to predict."""
+    return "answers" not in record or bool(np.any(record["answers"]))
 
 
 def _check_declared(objective: Task) -> None:
@@ -315,7 +340,7 @@ def _write_records(
                 records += [{"cut": 0, **record, "row": row} for record in of_row]
             writer.count("cut", sum(bool(record["cut"] > 0) for record in records))
             writer.count("dropped", sum(not of_row for of_row in made))
-            writer.count("untaught", sum(not objective.teaches(record) for record in records))
+            writer.count("untaught", sum(not _teaches(record) for record in records))
             # Each split of a table is a store of its own.
             writer.append("train", records)
             advance(len(batch))

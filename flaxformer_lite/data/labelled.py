@@ -281,11 +281,12 @@ def _untaught(objective: Task, parts: Collection[LabelledRecords]) -> list[str]:
     for part in parts:
         untaught = part.store.counts["untaught"]
         if untaught:
-            why = objective.explain_untaught(itertools.islice(part.rows, EXPLAINED))
+            doubts = objective.doubts(itertools.islice(part.rows, EXPLAINED))
+            why = " ".join(["as none has an answer within data.length.", *doubts])
             count = sum(records.store.counts["untaught"] for records in parts)
-            remarks = [f"nothing is learned from {count:,} rows: {why}"]
+            remarks = [f"nothing is learned from {count:,} rows, {why}"]
         if untaught == len(part):
-            raise ConfigError(f"{part.table.where}: nothing is learned from any row: {why}.")
+            raise ConfigError(f"{part.table.where}: nothing is learned from any row, {why}")
     return remarks
 
 
@@ -318,7 +319,7 @@ def _described(
         if train.store.counts["dropped"]:
             text += f" (to train on: {_dropped_rows(train)})"
         described.append(("notice", text))
-    labels = objective.class_names
+    labels = objective.published_fields().get("labels", ())
     if labels:
         names_text = ", ".join(labels[:NAMED])
         if len(labels) > NAMED:

@@ -115,7 +115,7 @@ def open_mixture(cfg: ExperimentConfig) -> Mixture:
     sections = {name: _section(data, source) for name, source in data.mixture.items()}
     for name, section in sections.items():
         with _naming(name):
-            text = read_text(section, cfg.objective.fields)
+            text = read_text(section, cfg.objective.columns)
         # The text is split later, and errors of that should name the source too.
         texts.append(text._replace(split=_naming(name)(text.split)))
     chosen = shared_tokenizer(data, texts)

@@ -289,9 +289,8 @@ class Buckets:
         for count, width in zip(columns_used(batch), widths, strict=False):
             if count > width:
                 raise ConfigError(
-                    f"objective: a row has {count} tokens, and the task counts at most"
-                    f" {width} (`count_tokens`); count all that `make_example` returns, or set"
-                    " train.packing=False."
+                    f"objective: a row has {count} tokens, of which the task stores at most"
+                    f" {width}; store all that `make_example` returns, or set train.packing=False."
                 )
         return self.cut(batch, widths)
 

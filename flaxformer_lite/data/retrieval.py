@@ -101,7 +101,7 @@ def _by_id(ids: Mapping[str, str]) -> dict[str, str]:
 def _lines(path: str) -> list[str]:
     if not path:
         return []
-    where = f"--corpus={path}"
+    where = f"--file={path}"
     file = Path(path)
     if not file.is_file():
         raise ConfigError(f"{where}: no such file.")

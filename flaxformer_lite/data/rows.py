@@ -259,12 +259,6 @@ def columns_of(
     flag = "--config.data.columns"
     if read.where.startswith("--data="):
         flag = "--columns"
-    if objective.begins and columns.keys().isdisjoint(objective.begins):
-        raise ConfigError(
-            f"{read.where}: {has}, where {plugin_name(objective)} needs a column for"
-            f" {' or '.join(map(repr, objective.begins))}; name it with"
-            f" {flag}={objective.begins[-1]}=NAME, and that of what is to be learned with it."
-        )
     if lacking:
         what = "a column for"
         them = "it"

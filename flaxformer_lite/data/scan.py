@@ -13,7 +13,7 @@ from flaxformer_lite.data.digests import digest_of
 from flaxformer_lite.data.rows import RoleRow, Table, TableRows
 from flaxformer_lite.data.split import hash_of, split_rows
 from flaxformer_lite.data.store import map_numbers
-from flaxformer_lite.objectives.tables.task import Column, Task
+from flaxformer_lite.objectives.tables.task import Column, Task, is_blank
 from flaxformer_lite.runtime import progress
 from flaxformer_lite.storage import content_cache
 
@@ -155,7 +155,9 @@ def _pass(read: Table, rows: TableRows, task: Task, fraction: float, drops: bool
                 value = values[at]
                 if task.is_missing(role, value):
                     problems = lacking
-                elif not column.predicted and isinstance(value, str) and task.is_blank(value):
+                elif column.predicted or not isinstance(value, str):
+                    continue
+                elif is_blank(value, task.missing):
                     problems = blank
                 else:
                     continue
@@ -179,10 +181,10 @@ def _odd_values(task: Task, values: Sequence[object]) -> list[int]:
     The task is asked about these alone, as a table has a million others. One of a user's own may
     have other rules, and is asked about all values.
     """
-    for rule in (type(task).is_missing, type(task).is_blank):
-        # The package's own only take fewer values for missing.
-        if rule.__module__.partition(".")[0] != registry.PACKAGE:
-            return list(range(len(values)))
+    rule = type(task).is_missing
+    # The package's own only take fewer values for missing.
+    if rule.__module__.partition(".")[0] != registry.PACKAGE:
+        return list(range(len(values)))
     words = {"", *task.missing}
     odd = []
     for at, value in enumerate(values):

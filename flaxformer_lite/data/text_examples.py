@@ -378,7 +378,7 @@ def open_text_rows(
         and the way out.
     """
     objective = cfg.objective
-    corpus = open_corpus(data, objective.fields, skeleton=cfg.model.skeleton)
+    corpus = open_corpus(data, objective.columns, skeleton=cfg.model.skeleton)
     missing = [name for name in objective.needs if getattr(corpus.tokenizer, name) in (None, ())]
     if missing:
         way_out = "leave the path empty to train one"
@@ -396,8 +396,6 @@ def open_text_rows(
         return dataclasses.replace(records, source=name, mixture=mixture)
 
     splits = {split: opened(split) for split in SPLITS}
-    for records in splits.values():
-        objective.check(cfg.model, records)
     shape = splits["train"].length, splits["train"].target_length
     key = hashlib.sha256(f"{corpus.fingerprint} {objective!r} {shape}".encode()).hexdigest()[:16]
     return TextRows(corpus, splits, functools.partial(opened, "train"), objective.num_plans, key)

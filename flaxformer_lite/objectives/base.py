@@ -23,7 +23,7 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 import flax.linen as nn
 import jax
@@ -37,7 +37,7 @@ from flaxformer_lite.objectives.row_plans import RowPlan, take_beginnings
 from flaxformer_lite.objectives.rows import Example, Tokenizer
 from flaxformer_lite.objectives.sums import LossSums
 from flaxformer_lite.objectives.tables.breakdown import Breakdown
-from flaxformer_lite.types import Arrays, Batch, Predictions
+from flaxformer_lite.types import Arrays, Predictions
 
 SKELETONS = ("encoder", "decoder", "encoder_decoder")
 
@@ -83,6 +83,42 @@ class Writer(Protocol):
         num_beams: int,
         eos_token_id: int | tuple[int, ...],
     ) -> list[list[int]]: ...
+
+
+@runtime_checkable
+class WritesText(Protocol):
+    """Protocol of objectives that are judged by the text that the model writes.
+
+    Attributes:
+      written_rows: number of held-out examples for which each evaluation calls `write`.
+    """
+
+    @property
+    def written_rows(self) -> int: ...
+
+    def write(self, write: Writer, records: Any, examples: np.ndarray) -> dict[str, np.ndarray]:
+        """Generates text for examples.
+
+        Args:
+          write: `write(prompts, width=, max_new_tokens=, **settings)` returns the generated ids of
+            each prompt; see inference/writer.py.
+          records: the records of the examples.
+          examples: [N] int, the numbers of the examples.
+
+        Returns:
+          Arrays [N, ...] by name, which `scores` and `decode` get like `predictions`.
+        """
+        ...
+
+    def show_written(
+        self, predictions: Predictions, examples: np.ndarray, data: Dataset
+    ) -> list[tuple[str, str]]:
+        """Returns pairs of a title and a text that show what `write` returned.
+
+        Args:
+          predictions, examples, data: as in `Objective.scores`.
+        """
+        ...
 
 
 class StepTools(NamedTuple):
@@ -146,66 +182,36 @@ class Objective(Record, abc.ABC):
 
     Attributes:
       skeletons: the skeletons that it can train.
-      head: the head that the model must have; "" for any. If it depends on the skeleton, override
-        `head_for`.
-      fields: the texts that it reads from a document: keys of a jsonl line, unless the text is
-        plain.
+      head: the head that the model must have, or that of each skeleton; "" for any.
+      columns: what it reads: the texts of a document, which are keys of a jsonl line unless the
+        text is plain, or the columns of a table (`Task`).
       needs: attributes that the tokenizer must have, such as `cls_id`.
       shown: metrics that a run prints; the first one is the headline, which is also plotted.
-      written_rows: number of held-out examples for which each evaluation calls `write`.
       reference: name of the prediction of the initial weights that is kept with each example
         (`LabelledRecords.reference`); "" for none.
       num_plans: number of different plans of a text, which epochs use in turn; 1 if all epochs
         have the same rows.
       new_head: whether a directory of `train.init_from` may lack the head, which is then
         initialized at random.
-      reads_tables: whether its examples are rows of a table, as in a `Task`, instead of text.
       adopts: fields that are filled in if the config leaves them empty: `template` (the chat
         template) and `pooling` (of sentence vectors) from the directory of `train.init_from`,
         `labels` from the data. The workdir keeps their values for runs that continue.
     """
 
     skeletons: ClassVar[tuple[str, ...]] = SKELETONS
-    head: ClassVar[str] = ""
-    fields: ClassVar[tuple[str, ...]] = ("text",)
+    head: ClassVar[str | Mapping[str, str]] = ""
+    columns: ClassVar[tuple[Any, ...]] = ("text",)
     needs: ClassVar[tuple[str, ...]] = ()
     shown: ClassVar[tuple[Metric, ...]] = (LOSS,)
     reference: ClassVar[str] = ""
     num_plans: ClassVar[int] = 1
     new_head: ClassVar[bool] = False
-    reads_tables: ClassVar[bool] = False
     adopts: ClassVar[tuple[str, ...]] = ()
-
-    @property
-    def written_rows(self) -> int:
-        return 0
 
     @property
     def updates_per_step(self) -> int:
         """The number of updates that a step makes of its batch."""
         return 1
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """The names of the classes in the order of the logits.
-
-        () if there are none, or if they are not known yet.
-        """
-        return ()
-
-    @property
-    def head_hint(self) -> str:
-        """Way out, at the end of an error message, if the initial weights lack the head."""
-        return ""
-
-    @property
-    def sample_prompt(self) -> str:
-        """A prompt like those that the model learns to continue; "" for the default."""
-        return ""
-
-    def head_for(self, skeleton: str) -> str:
-        """Returns the head that a model with this skeleton must have."""
-        return self.head
 
     def auxiliary_model(self, model: ModelConfig) -> AuxiliaryModel | None:
         """Returns the second model that `outputs` receives, or None."""
@@ -232,18 +238,6 @@ class Objective(Record, abc.ABC):
           labels: the names of its classes.
         """
         return cls()
-
-    def check(self, model: ModelConfig, records: Any) -> None:
-        """Checks that the data fit the model, for example that each label has a logit.
-
-        Args:
-          model: the config of the model.
-          records: the training records.
-
-        Raises:
-          ConfigError: they do not fit; names the field, the rule and the way out.
-        """
-        return
 
     def fit_model(self, model: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
         """Returns the model's config with fields that follow from the objective or its data.
@@ -358,30 +352,6 @@ class Objective(Record, abc.ABC):
         """
         return []
 
-    def write(self, write: Writer, records: Any, examples: np.ndarray) -> dict[str, np.ndarray]:
-        """Generates text for examples.
-
-        Args:
-          write: `write(prompts, width=, max_new_tokens=, **settings)` returns the generated ids of
-            each prompt; see inference/writer.py.
-          records: the records of the examples.
-          examples: [N] int, the numbers of the examples.
-
-        Returns:
-          Arrays [N, ...] by name, which `scores` and `decode` get like `predictions`.
-        """
-        return {}
-
-    def show_written(
-        self, predictions: Predictions, examples: np.ndarray, data: Dataset
-    ) -> list[tuple[str, str]]:
-        """Returns pairs of a title and a text that show what `write` returned.
-
-        Args:
-          predictions, examples, data: as in `scores`.
-        """
-        return []
-
     def make_stepper(self, experiment: Any, tools: StepTools) -> Callable | None:
         """Returns the step of a run, (state, batch) -> (state, metrics).
 
@@ -398,7 +368,10 @@ class Objective(Record, abc.ABC):
         return None
 
     def published_fields(self) -> Json:
-        """Returns what published weights record about the task: `labels`, fields of config.json."""
+        """Returns what published weights record about the task: fields of config.json.
+
+        Such as `labels`, the names of the classes in the order of the logits, once they are known.
+        """
         return {}
 
     def held_out_metrics(self, metrics: dict[str, float], data: Dataset) -> dict[str, float]:
@@ -427,23 +400,6 @@ class Objective(Record, abc.ABC):
             which case a baseline that must be fitted returns None.
         """
         return None
-
-    def transient_logits(
-        self, batch: Batch, model: ModelConfig, rows: int, accumulate: int, chunks: int
-    ) -> int:
-        """Estimates how many logits one chip holds at once, for planning memory.
-
-        Args:
-          batch: the shapes of a whole batch.
-          model: the config of the model.
-          rows: rows of a microbatch on one chip.
-          accumulate: microbatches per batch.
-          chunks: as in `loss`.
-
-        Returns:
-          The number of logits; 0 if it is negligible.
-        """
-        return 0
 
 
 def with_decoder_start(inputs: Arrays, start: int | None) -> Arrays:

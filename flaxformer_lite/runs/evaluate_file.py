@@ -25,8 +25,9 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.inference.writer import make_writer
 from flaxformer_lite.model_details import load_tokenizer
 from flaxformer_lite.model_folder import find_run_config
-from flaxformer_lite.objectives.base import Objective
+from flaxformer_lite.objectives.base import Objective, WritesText
 from flaxformer_lite.objectives.of_head import of_head
+from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.open_model import load_pretrained
 from flaxformer_lite.pretrained import folder
 from flaxformer_lite.pretrained.load import read_labels
@@ -91,13 +92,15 @@ class Trained(NamedTuple):
             batches = _counted(data.batches(batch_size=size, packer=packer), size, advance)
             total, shuffled = evaluate.run(step, self.params, batches, data)
         ordered = {name: values[np.argsort(data.order)] for name, values in shuffled.items()}
-        everything = np.arange(data.num_examples)
-        write = make_writer(self.model, self.params, self.tokenizer)
-        written = objective.write(write, data.records, everything)
         metrics = {}
         if scored:
             metrics = evaluate.metrics_of(objective, total, shuffled, data)
-        if scored and written:
+        if not isinstance(objective, WritesText):
+            return metrics, ordered
+        everything = np.arange(data.num_examples)
+        write = make_writer(self.model, self.params, self.tokenizer)
+        written = objective.write(write, data.records, everything)
+        if scored:
             metrics |= objective.scores(written, everything, data)
         return metrics, ordered | written
 
@@ -146,7 +149,7 @@ def open_trained(
         words = read_plugin_tokenizer(path) or tokenizer.load(path)
         objective = _objective_of(path, model)
         longest = USUAL_LENGTH
-        if objective.reads_tables:  # cut where the libraries that publish such folders cut
+        if isinstance(objective, Task):  # cut where the libraries that publish such folders cut
             longest = load_tokenizer(path, family=family).max_length or USUAL_LENGTH
         if "pooling" in objective.adopts:
             longest = min(longest, read_sentence_layers(path).limit or longest)
@@ -175,13 +178,13 @@ def open_file(trained: Trained, path: str, *, predicts: bool = False) -> Dataset
     """
     cfg = trained.cfg
     objective = trained.cfg.objective
-    if objective.reads_tables:
+    if isinstance(objective, Task):
         model = cfg.model.skeleton, cfg.model.type_vocab_size
         records = open_rows(path, cfg.data, objective, trained.tokenizer, *model, predicts=predicts)
         return Dataset("eval", objective, {"eval": records}, "")
     if predicts:
         raise ConfigError(
-            f"{plugin_name(objective)} predicts tokens, not rows: generate and fill-mask show them."
+            f"{plugin_name(objective)} predicts tokens, not rows: generate shows them."
         )
     return open_text(cfg, path)
 

@@ -12,6 +12,7 @@ from flaxformer_lite.config import ExperimentConfig, ModelConfig, plugin_name
 from flaxformer_lite.data.dataset import Dataset
 from flaxformer_lite.data.padding import MULTIPLE, Buckets, Packer
 from flaxformer_lite.objectives.rows import PACKING
+from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.sharding.activations import num_batch_shards
 from flaxformer_lite.types import Batch, Params
 
@@ -35,7 +36,7 @@ def plan_packing(
       The packers of `train_step` and `eval_step` ({} for none), and rows for the run's banner.
     """
     train = dataclasses.replace(data, split="train")
-    if not train.objective.reads_tables:
+    if not isinstance(train.objective, Task):
         return {}, []
     if not cfg.train.packing:
         return {}, _padding(train, cfg.data.length, "train.packing=False")

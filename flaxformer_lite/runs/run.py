@@ -86,7 +86,7 @@ def _write_card(experiment: Experiment, folder: Path, place: Path) -> None:
         base = hub.name_of(begun)
     labels = ()
     if model.head in NAMED_HEADS:
-        labels = experiment.cfg.objective.class_names
+        labels = experiment.cfg.objective.published_fields().get("labels", ())
     try:
         base_folder = None
         if begun:

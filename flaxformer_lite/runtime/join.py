@@ -158,7 +158,7 @@ def _give_up(coordinator: str, count: int, index: int, timeout: int) -> None:
             " there?"
         )
     print(
-        f"error: after {timeout} s, {why} (--start_timeout waits longer).",
+        f"error: after {timeout} s, {why} (--peer_timeout waits longer).",
         file=sys.stderr,
         flush=True,
     )

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from flaxformer_lite.objectives.base import Dataset, Objective, Writer
+from flaxformer_lite.objectives.base import Dataset, Objective, Writer, WritesText
 from flaxformer_lite.objectives.sums import BY_SOURCE, LossSums
 from flaxformer_lite.objectives.tables.breakdown import Breakdown
 from flaxformer_lite.types import Batch, Params
@@ -53,7 +53,7 @@ def evaluate(
     breakdown = []
     if predictions:
         breakdown = objective.breakdown(predictions, _examples(predictions, data), data)
-    if write and objective.written_rows:
+    if write and isinstance(objective, WritesText) and objective.written_rows:
         examples = data.order[: objective.written_rows]
         written = objective.write(write, data.records, examples)
         metrics |= objective.scores(written, examples, data)
@@ -63,7 +63,7 @@ def evaluate(
 
 
 def show_texts(
-    objective: Objective, written: dict[str, np.ndarray], examples: np.ndarray, data: Dataset
+    objective: WritesText, written: dict[str, np.ndarray], examples: np.ndarray, data: Dataset
 ) -> list[tuple[str, str]]:
     """Returns the texts generated for the first examples, each with a title."""
     few = {name: values[:SHOWN_TEXTS] for name, values in written.items()}

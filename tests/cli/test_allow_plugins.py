@@ -24,8 +24,7 @@ from flaxformer_lite import (
 )
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError, fingerprint
-from flaxformer_lite.contrib.time_machine import replay
-from flaxformer_lite.runs import batch_history, evaluate_file
+from flaxformer_lite.runs import batch_history, evaluate_file, replay
 from flaxformer_lite.runs.start import resume
 from flaxformer_lite.save_model import save_pretrained
 from tests.cli import models
@@ -127,7 +126,6 @@ COMMANDS = {
     "evaluate": ["evaluate", "--model=.", "--data=../text.jsonl"],
     "predict": ["predict", "--model=.", "--data=../text.jsonl"],
     "embed": ["embed", "--model=.", "--text=a"],
-    "fill-mask": ["fill-mask", "--model=.", "a [MASK]"],
     "similar": ["similar", "--model=.", "--word=a"],
     "mine": ["mine", "--model=.", "--data=../pairs.jsonl", "--output=../mined.jsonl"],
     "look": ["look", "--model=.", "--text=a", "--output=../a.html"],
@@ -135,7 +133,7 @@ COMMANDS = {
     "export": ["export", "--model=.", "--output=../exported/model.onnx"],
     "convert --adapter": ["convert", "--adapter", ".", "../out"],
     "steps": ["steps", "--workdir=.", "--at=1"],
-    "replay": ["replay", "--workdir=.", "--at=1"],
+    "steps --run": ["steps", "--workdir=.", "--at=1", "--run"],
     "train": ["train", *TRAIN, "--workdir=../new", "--config.train.init_from=."],
     "data": ["data", "stats", *TRAIN, "--config.train.init_from=."],
     "plan": ["plan", *TRAIN, "--topology=v5e:1x1", "--config.train.init_from=."],

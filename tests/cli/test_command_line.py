@@ -51,7 +51,7 @@ def refused(handlers, capsys, monkeypatch, tmp_path):
     return run
 
 
-FLAGS = "workdir coordinator num_processes process_id start_timeout peer_timeout"
+FLAGS = "workdir coordinator num_processes process_id peer_timeout"
 
 
 @pytest.mark.parametrize("door", ["train.py", "-m flaxformer_lite train"])
@@ -85,7 +85,7 @@ BEGUN = f"{CONFIG} {X}"
         (f"{CONFIG} --workdir=", "--workdir is missing"),
         (f"{CONFIG} --wrkdir=x", "--wrkdir: no such flag; did you mean '--workdir'?"),
         (f"{CONFIG} --workdir=az://bucket/x", "az://bucket/x: az:// is not read or written, only"),
-        (f"{BEGUN} --start-timeout=0", "--start_timeout: 0: must be at least 1"),
+        (f"{BEGUN} --peer-timeout=0", "--peer_timeout: 0: must be at least 5"),
         (f"{BEGUN} steps=3", "'steps=3' is not a flag; flags look like --config.train.steps=100."),
         (f"{BEGUN} --config.train.steps=many", ".train.steps=many: must be a whole number"),
         (f"{BEGUN} --config.model.scan=maybe", "=maybe: must be true or false, not 'maybe'"),
@@ -225,7 +225,7 @@ def test_only_names_of_flags_are_respelled():
         ("../train.py", "train", "PYTHON ../train.py"),
         ("train.py", "generate", "PYTHON -m flaxformer_lite generate"),
         ("/somewhere/flaxformer_lite/__main__.py", "train", "PYTHON -m flaxformer_lite train"),
-        ("BIN/flaxformer_lite", "fill-mask", "flaxformer_lite fill-mask"),
+        ("BIN/flaxformer_lite", "lm-eval", "flaxformer_lite lm-eval"),
         ("elsewhere/flaxformer_lite", "train", "elsewhere/flaxformer_lite train"),
     ],
 )

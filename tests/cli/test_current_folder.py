@@ -40,12 +40,10 @@ LINES = {  # in the order of a group, in which the first imports the most
     "inspect": ["../gpt2"],
     "embed": ["--model=../bert", "--text=one", "--text=two"],
     "mine": ["--model=../bert", "--data=../pairs.jsonl", "--output=../mined.jsonl"],
-    "fill-mask": ["--model=../bert_lm", "one [MASK]"],
     "similar": ["--model=../gpt2", "--word=one"],
     "look": ["--model=../gpt2", "--text=one two", "--output=../page.html"],
     "compare": ["../run", "--output=../compare.html"],
     "steps": ["--workdir=../run", "--at=1"],
-    "replay": ["--workdir=../run", "--at=1"],
 }
 ENDS = {"lm-eval": 2}  # without the harness, which is an extra
 PROBED = {"jax_plugins", "libtpu", "orbax", "google"}  # among others

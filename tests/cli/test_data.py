@@ -91,7 +91,7 @@ def test_stats_of_a_table(table, capsys):
 
 def test_show_prints_what_a_run_reads_first(text, capsys):
     first, again, other = (
-        printed(capsys, "show", *text, "--rows", "2", f"--seed={seed}") for seed in (0, 0, 9)
+        printed(capsys, "show", *text, "--rows", "2", f"--config.seed={seed}") for seed in (0, 0, 9)
     )
     assert first == again != other
     one = printed(capsys, "show", *text, "--rows=1")

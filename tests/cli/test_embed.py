@@ -43,7 +43,7 @@ def run(command, model, *args):
 def test_vectors_are_means_and_padding_does_not_matter(bert, tmp_path, capsys):
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS[1:]) + "\n\n")
     out = tmp_path / "vectors.npy"
-    run("embed", bert, "--text", TEXTS[0], "--file", tmp_path / "texts.txt", "--out", out)
+    run("embed", bert, "--text", TEXTS[0], "--file", tmp_path / "texts.txt", "--output", out)
     assert "3 vectors of 16" in capsys.readouterr().out
     np.testing.assert_allclose(np.load(out), [alone(bert, text) for text in TEXTS], atol=1e-5)
 
@@ -64,14 +64,14 @@ def test_vectors_of_the_first_token(bert, tmp_path):
     pooling = '{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": false}'
     (bert / "1_Pooling" / "config.json").write_text(pooling)
     out = tmp_path / "vectors.npy"
-    run("embed", bert, "--text", TEXTS[0], "--text", TEXTS[2], "--out", out)
+    run("embed", bert, "--text", TEXTS[0], "--text", TEXTS[2], "--output", out)
     due = vectors(bert, TEXTS[0])[0]
     np.testing.assert_allclose(np.load(out)[0], due / np.linalg.norm(due), atol=1e-5)
 
 
 def test_a_long_text_is_cut_and_that_is_said(bert, tmp_path, capsys):
     (bert / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 6}))
-    run("embed", bert, "--text", "four " * 9, "--text", "one", "--out", tmp_path / "v.npy")
+    run("embed", bert, "--text", "four " * 9, "--text", "one", "--output", tmp_path / "v.npy")
     (bert / "sentence_bert_config.json").unlink()
     assert "notice: 1 of 2 texts are longer than 6 tokens" in capsys.readouterr().err
 
@@ -84,14 +84,14 @@ def test_an_encoder_decoder_gives_its_encoders(tmp_path, capsys):
 @pytest.mark.parametrize(("name", "similarity"), [("sparse", "dot"), ("late", "maxsim")])
 def test_vectors_of_other_kinds_are_saved_and_searched(tmp_path, capsys, name, similarity):
     out = tmp_path / "vectors.npz"
-    run("embed", ROOT / name, "--text", "zero one", "--out", out, "--prompt", "")
+    run("embed", ROOT / name, "--text", "zero one", "--output", out, "--prompt", "")
     if name == "sparse":
         assert scipy.sparse.load_npz(out).nnz == 7
     else:
         saved = np.load(out)
         assert saved["vectors"].size == 4 * 6 and saved["lengths"].tolist() == [4]
     with pytest.raises(SystemExit):
-        run("embed", ROOT / name, "--text", "zero", "--out", tmp_path / "vectors.npy")
+        run("embed", ROOT / name, "--text", "zero", "--output", tmp_path / "vectors.npy")
     assert "are written to a file that ends in .npz" in capsys.readouterr().err
     texts = tmp_path / "texts.txt"
     texts.write_text("zero\none two\n\nthree one zero\n")

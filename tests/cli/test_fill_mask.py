@@ -13,7 +13,7 @@ def bert(tmp_path_factory):
 
 
 def test_guesses_are_the_likeliest_tokens(bert, capsys):
-    main(["fill-mask", "--model", str(bert), "zero [MASK] two", "--top_k", "3"])
+    main(["generate", "--model", str(bert), "--prompt", "zero [MASK] two", "--top_k", "3"])
     model, params = load_pretrained(bert)
     tokenizer = load_tokenizer(bert)
     ids = tokenizer.encode("zero [MASK] two")
@@ -28,16 +28,20 @@ def test_guesses_are_the_likeliest_tokens(bert, capsys):
 
 
 def test_each_mask_has_its_guesses(bert, capsys):
-    main(["fill-mask", "--model", str(bert), "[MASK] one [MASK]", "--top_k", "2"])
+    main(["generate", "--model", str(bert), "--prompt", "[MASK] one [MASK]", "--top_k", "2"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "mask 1" and lines[3] == "mask 2" and len(lines) == 6
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [("zero one", "the text has no mask"), ("one " * 80 + "[MASK]", "positions end at 64")],
+    ("text", "flags", "message"),
+    [
+        ("zero one", [], "--prompt: has no mask"),
+        ("one " * 80 + "[MASK]", [], "positions end at 64"),
+        ("[MASK]", ["--num_beams", "2"], "--num_beams: is for models that write"),
+    ],
 )
-def test_refusals(bert, capsys, text, message):
+def test_refusals(bert, capsys, text, flags, message):
     with pytest.raises(SystemExit):
-        main(["fill-mask", "--model", str(bert), text])
+        main(["generate", "--model", str(bert), "--prompt", text, *flags])
     assert message in capsys.readouterr().err

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite import generate, load_pretrained, load_tokenizer
+from flaxformer_lite import load_pretrained, load_tokenizer
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.cli import command_line
 from tests.cli import models
@@ -115,8 +115,6 @@ def test_chat_asks_by_the_template(tmp_path, capsys):
     asked = written(capsys, folder, *args, "--chat", "--system", "be brief")
     due = greedy(folder, "[BOS]<system> be brief\n<user> two\n<assistant>", 6) + "\n"
     assert asked == due != plain.out
-    begun = written(capsys, folder, *args, "--chat", "--answer", "one")
-    assert begun == greedy(folder, "[BOS]<user> two\n<assistant> one", 6) + "\n"
 
 
 @pytest.mark.parametrize("flag", ["--chat_variable", "--chat-variable"])
@@ -129,19 +127,6 @@ def test_a_variable_reaches_the_chat_template(tmp_path, capsys, flag):
     assert calm == greedy(folder, "two one", 6) + "\n"
     said = refused(capsys, folder, *args, flag, "calm")
     assert "--chat_variable='calm': must be KEY=VALUE" in said
-
-
-def test_special_tokens_of_a_prompt_can_be_text(gpt2, capsys):
-    tokenizer = load_tokenizer(gpt2)
-    text = "one [EOS] two"
-    args = ["--prompt", text, "--max_new_tokens", "6"]
-    literal = tokenizer.encode(text, allow_special=False)
-    assert len(literal) > len(tokenizer.encode(text)) and tokenizer.decode(literal) == text
-    model, params = load_pretrained(gpt2)
-    rounding = tuple(range(tokenizer.vocab_size, model.cfg.vocab_size))
-    ids = generate(model, params, [literal], max_new_tokens=6, suppress_tokens=rounding)
-    assert written(capsys, gpt2, *args, "--literal") == tokenizer.decode(ids[0, -6:]) + "\n"
-    assert written(capsys, gpt2, *args) == greedy(gpt2, text, 6) + "\n"
 
 
 def test_a_prompt_without_end_is_refused(gpt2, capsys, monkeypatch):
@@ -174,7 +159,7 @@ def test_a_draft_with_other_tokens_is_refused(gpt2, tmp_path, capsys):
     (other / "tokenizer.json").write_text(json.dumps(definition))
     for flags, message in (
         (("--draft", str(other)), "its tokenizer has other tokens than the model's"),
-        (("--draft-tokens", "3"), "--draft_tokens: needs a draft model; add --draft"),
+        (("--set", "num_assistant_tokens=3"), "needs a draft model; add --draft"),
         (("--draft", "hf://small"), "a model on the hub is hf://ORG/NAME"),
     ):
         assert message in refused(capsys, gpt2, "--prompt", "zero one", *flags)
@@ -184,5 +169,8 @@ def test_a_draft_with_other_tokens_is_refused(gpt2, tmp_path, capsys):
 def test_guesses_do_not_change_a_text(gpt2, capsys):
     args = [*ZERO, "20", "--temperature", "0"]
     plain = written(capsys, gpt2, *args)
-    assert written(capsys, gpt2, *args, "--draft", str(gpt2), "--draft-tokens", "3") == plain
-    assert written(capsys, gpt2, *args, "--prompt-lookup", "5", "--stream") == plain
+    assert (
+        written(capsys, gpt2, *args, "--draft", str(gpt2), "--set", "num_assistant_tokens=3")
+        == plain
+    )
+    assert written(capsys, gpt2, *args, "--set", "prompt_lookup_num_tokens=5", "--stream") == plain

@@ -27,7 +27,7 @@ def actions():
     """Yields (command, argument) of all command lines."""
     for name, command in COMMANDS.items():
         parser = argparse.ArgumentParser()
-        command.add_arguments(parser)
+        command.add_arguments(parser, parser)
         for action in private_names.flags(parser):
             yield name, action
 
@@ -47,11 +47,17 @@ def parsed(value):
     return found
 
 
+def test_commands_have_few_flags_and_few_names_for_them():
+    flags = [action for _, action in actions() if action.dest != "help"]
+    names = [(action.option_strings or [action.dest])[0] for action in flags]
+    assert len(names) <= 119 and len(set(names)) <= 70
+
+
 def test_each_path_begins_in_the_home_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     found = parsed("~/m")
     arguments = {(name, argument) for name, argument, _ in found}
-    assert arguments >= {("train", "workdir"), ("convert", "dst"), ("lm-eval", "output_path")}
+    assert arguments >= {("train", "workdir"), ("convert", "dst"), ("steps", "output")}
     assert len(arguments) > 30
     for name, argument, value in found:
         assert str(value).startswith(f"{tmp_path}/m"), (name, argument, value)

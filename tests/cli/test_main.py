@@ -70,7 +70,9 @@ def test_without_a_command_each_is_shown(args, capsys):
     with contextlib.suppress(SystemExit):
         door.main(args)
     said = capsys.readouterr()
-    assert all(f"python -m flaxformer_lite {name} " in said.out for name in door.COMMANDS)
+    everyday, others = said.out.split("more:")
+    assert all(f"\n  {name} " in everyday for name in door.EVERYDAY)
+    assert all(f"\n  {name} " in others for name in door.COMMANDS.keys() - door.EVERYDAY.keys())
     assert not said.err
 
 
@@ -109,7 +111,6 @@ def test_a_prompt_through_a_pipe_in_a_process_of_its_own(gpt2):
 
 
 WRITE = "generate --model GPT2 --prompt x"
-FILL = "fill-mask --model GPT2 'a [MASK]'"
 EMBED = "embed --model GPT2"
 
 
@@ -118,9 +119,9 @@ EMBED = "embed --model GPT2"
     [
         ("chat", "chat: no such command; write generate --model DIR --chat"),
         ("serve", "docs/export.md"),
-        ("polish", "polish: no such command; there are train, generate"),
+        ("polish", "polish: no such command; there are train, data"),
         ("genrate --model x", "genrate: no such command; did you mean 'generate'?"),
-        ("--config=gpt2_tiny", "a command is missing: train, generate"),
+        ("--config=gpt2_tiny", "a command is missing: train, data"),
         ("generate --modle x", "--modle: no such flag; did you mean '--model'?"),
         ("generate --prompt x", "the following arguments are required: --model"),
         ("generate --model nowhere --prompt x", "nowhere: no such directory"),
@@ -132,21 +133,20 @@ EMBED = "embed --model GPT2"
         (f"{WRITE} --temperature hot", "invalid float value: 'hot'"),
         (f"{WRITE} --chat", "this model has no chat template"),
         (f"{WRITE} --system y", "add --chat"),
-        (f"{WRITE} --answer y", "--answer: needs a conversation; add --chat"),
         (f"{WRITE} --prompt y --stream", "one text at a time"),
         (f"{WRITE} --stream --num_beams 2 --max_new_tokens 4", "may change tokens already written"),
         ("convert --model x", "--model: no such flag; SRC DST are given without a flag"),
         ("convert GPT2 GPT2", "exists and is not overwritten"),
-        ("convert GPT2 new --shard_size big", "=big: must be a size like 500MB or 2GB"),
         ("convert GPT2 new --head masked_lm", "head='masked_lm': no such head"),
         ("convert GPT2 s3:/bucket/gpt2", "has a bucket behind two slashes, s3://BUCKET/NAME"),
         ("inspect EMPTY", "no model.safetensors"),
         (EMBED, "no text: pass --text TEXT"),
-        (f"{EMBED} --text x --out x.txt", "must end in .npy"),
-        (f"{EMBED} --text x --out no/x.npy", "no/x.npy: its folder does not exist"),
+        (f"{EMBED} --text x --output x.txt", "must end in .npy"),
+        (f"{EMBED} --text x --output no/x.npy", "no/x.npy: its folder does not exist"),
         (f"{EMBED} --file nowhere.txt", "cannot be read as UTF-8 text"),
-        (FILL, "head='masked_lm': no such head"),
-        (f"{FILL.replace('-', '_', 1)} --top-k 0", "--top_k: 0: must be at least 1"),
+        ("fill-mask", "fill-mask: no such command; write generate --model DIR --prompt"),
+        (f"{WRITE} --min-p 0.1", "--min_p: no such flag; write --set min_p=X"),
+        (f"{WRITE} --set min_q=0.1", "--set min_q=0.1: must be NAME=VALUE of a setting; did you"),
         ("verify --config=gpt2_tiny --devices=100000", "--devices: 100000: must be at most 512"),
     ],
 )

@@ -9,8 +9,7 @@ from tests.cli import models
 ADDRESS = "gs://bucket/model"
 COMMANDS = {
     "generate": ("gpt2", None, ["--prompt", "one two", "--max-new-tokens", "1"]),
-    "fill-mask": ("bert", "masked_lm", ["one [MASK] three"]),
-    "embed": ("bert", None, ["--text", "one two", "--out", "vectors.npy"]),
+    "embed": ("bert", None, ["--text", "one two", "--output", "vectors.npy"]),
     "look": ("gpt2", None, ["--text", "one two", "--output", "page.html"]),
 }
 

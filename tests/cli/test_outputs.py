@@ -17,16 +17,14 @@ from tests.cli.test_home import actions
 
 # The arguments that name what a command writes, in a command line without the value.
 OUTPUTS = {
-    ("evaluate", "output"): ["--model=m", "--data=d.csv", "--output"],
     ("predict", "output"): ["--model=m", "--data=d.csv", "--output"],
     ("convert", "dst"): ["m"],
     ("export", "output"): ["--model=m", "--output"],
-    ("lm-eval", "output_path"): ["--model=m", "--tasks=t", "--output_path"],
-    ("embed", "out"): ["--model=m", "--text=a", "--out"],
+    ("embed", "output"): ["--model=m", "--text=a", "--output"],
     ("mine", "output"): ["--model=m", "--data=d.jsonl", "--output"],
     ("look", "output"): ["--model=m", "--text=a", "--output"],
     ("compare", "output"): ["m", "--output"],
-    ("replay", "output"): ["--workdir=m", "--at=1", "--output"],
+    ("steps", "output"): ["--workdir=m", "--at=1", "--run", "--output"],
 }
 FILES = {"embed": "x.npy", "compare": "x.html", "look": "x.html", "export": "x.onnx"}
 VECTORS = np.random.default_rng(0).standard_normal((300, 40), np.float32)
@@ -34,7 +32,7 @@ ROWS = [{"text": f"row {n}", "prediction": "a"} for n in range(5000)]
 
 
 def test_every_output_of_a_command_is_here():
-    names = ("out", "output", "output_path", "dst")
+    names = ("output", "dst")
     found = {(name, action.dest) for name, action in actions() if action.dest in names}
     assert found == set(OUTPUTS)
 

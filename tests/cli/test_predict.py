@@ -176,7 +176,7 @@ def test_labels_that_cannot_be_predicted_are_refused(tmp_path, capsys, model, fl
 
 def test_a_classifier_without_entailment_names_its_labels(tmp_path):
     folder = folder_of("nli_bart", tmp_path, id2label={"0": "no", "1": "maybe", "2": "yes"})
-    classes = open_trained(folder).cfg.objective.class_names
+    classes = open_trained(folder).cfg.objective.published_fields().get("labels", ())
     with pytest.raises(ConfigError, match="this model's are no, maybe, yes: choose another"):
         ZeroShot.of_classes(classes, ("a",), "{}", multi_label=False)
 

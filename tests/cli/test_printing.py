@@ -1,6 +1,5 @@
 """Untrusted text reaches terminals and spreadsheets as plain text."""
 
-import csv
 import json
 import types
 
@@ -48,16 +47,12 @@ def test_secrets_of_addresses_are_refused_and_not_printed(address, capsys):
     assert not is_place("gs://b/part-?.txt") and not is_place("s3://b/a@b")
 
 
-def test_formulas_are_escaped_on_request_and_reported_otherwise(tmp_path, capsys):
+def test_formulas_are_reported_and_written_as_they_are(tmp_path, capsys):
     rows = [{"text": "=HYPERLINK(1)", "score": -0.5, "number": "-1"}, {"text": "@a"}]
     write_rows(tmp_path / "t.csv", rows)
     assert "2 cells begin like a formula" in capsys.readouterr().err
     assert (tmp_path / "t.csv").read_text().splitlines()[1].startswith("=HYPERLINK")
-    write_rows(tmp_path / "t.csv", rows, escape_formulas=True)
-    first, second = csv.DictReader((tmp_path / "t.csv").read_text().splitlines())
-    assert (first["text"], first["score"], first["number"]) == ("'=HYPERLINK(1)", "-0.5", "-1")
-    assert second["text"] == "'@a"
-    write_rows(tmp_path / "t.jsonl", rows, escape_formulas=True)
+    write_rows(tmp_path / "t.jsonl", rows)
     lines = (tmp_path / "t.jsonl").read_text().splitlines()
     assert json.loads(lines[0]) == rows[0]
     assert not capsys.readouterr().err

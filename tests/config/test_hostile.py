@@ -14,6 +14,7 @@ from flaxformer_lite.config import (
     ExperimentConfig,
     fingerprint,
     from_config_dict,
+    required_head,
     rules,
     to_config_dict,
 )
@@ -90,7 +91,8 @@ def with_plugin(folder, name):
     if node(values, above)[last]["name"] != name:
         node(values, above)[last] = {"name": name}
         if folder == "objectives":
-            values["model"]["head"] = registry.resolve_class(folder, name)().head_for(skeletons[0])
+            objective = registry.resolve_class(folder, name)()
+            values["model"]["head"] = required_head(objective, skeletons[0])
     cfg = from_config_dict(ExperimentConfig, values)
     return to_config_dict(cfg).to_dict()
 

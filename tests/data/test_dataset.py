@@ -59,7 +59,7 @@ def global_batches(data, batch_size, steps, count, start=0, seed=5):
 class Numbers:
     """An objective whose example is the number of its row and what the generator gave."""
 
-    fields = ("text",)
+    columns = ("text",)
     needs = ()
 
     def make_example(self, records, index, rng):
@@ -152,7 +152,7 @@ def test_placed_ahead_of_need_by_a_thread_that_ends_when_closed(numbers):
 
 def of_text(name):
     cls = resolve_class("objectives", name)
-    return cls.fields == ("text",) and not issubclass(cls, Task)
+    return cls.columns == ("text",) and not issubclass(cls, Task)
 
 
 # Of one piece, of masked ones, of pairs and of words.

@@ -14,7 +14,13 @@ import numpy as np
 import pytest
 
 from flaxformer_lite import registry
-from flaxformer_lite.config import DataConfig, ExperimentConfig, ModelConfig, TokenizerConfig
+from flaxformer_lite.config import (
+    DataConfig,
+    ExperimentConfig,
+    ModelConfig,
+    TokenizerConfig,
+    required_head,
+)
 from flaxformer_lite.config.mixture import SourceConfig
 from flaxformer_lite.data import table
 from flaxformer_lite.data.dataset import open_dataset
@@ -111,7 +117,7 @@ def experiment(folder, name, sources=()):
     layers = {f"{stack}_layers": 1 for stack in ("encoder", "decoder") if stack in skeleton}
     sizes = {"vocab_size": 0, "d_model": 8, "num_heads": 2, "mlp_dim": 16, **layers}
     family = "electra" if objective == "replaced_tokens" else FAMILIES[skeleton]
-    head = chosen.head_for(skeleton)
+    head = required_head(chosen, skeleton)
     return ExperimentConfig(
         model=ModelConfig(family=family, head=head, **sizes),
         objective=chosen,

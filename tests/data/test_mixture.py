@@ -176,7 +176,7 @@ def test_one_source_is_not_tagged(mixed):
 
 def of_text(name):
     cls = resolve_class("objectives", name)
-    return cls.fields == ("text",) and not issubclass(cls, Task)
+    return cls.columns == ("text",) and not issubclass(cls, Task)
 
 
 @pytest.mark.parametrize(

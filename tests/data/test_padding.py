@@ -112,7 +112,7 @@ def test_a_batch_keeps_every_token_and_has_the_same_width_in_every_process():
 def test_a_row_with_more_tokens_than_were_counted_is_refused():
     buckets = cut_to(SIZES)
     mask = np.ones((8, LENGTH), np.int32)
-    with pytest.raises(ConfigError, match=r"row has 128 tokens.*`count_tokens`.*\.packing=False"):
+    with pytest.raises(ConfigError, match=r"row has 128 tokens.*store all that.*\.packing=False"):
         buckets.arrange({"inputs": {"attention_mask": mask}}, np.arange(8, 16), np.arange(8))
 
 

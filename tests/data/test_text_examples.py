@@ -117,7 +117,7 @@ def test_a_large_text_is_packed_in_ranges_of_its_documents(
 
     def plan_of(cache):
         cfg = experiment(objective, path=path, cache=str(tmp_path / cache), length=64)
-        found = open_corpus(cfg.data, cfg.objective.fields)
+        found = open_corpus(cfg.data, cfg.objective.columns)
         records = open_records(cfg.data, found, cfg.objective, "train")
         assert records.first[0] == 0 and records.first[-1] == len(records.start)
         assert len(records.row(len(records) - 1))

@@ -39,7 +39,7 @@ def test_the_command_gives_the_same_vectors(directory, tmp_path):
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join(TEXTS))
     out = tmp_path / "vectors.npy"
-    main(["embed", "--model", str(directory), "--file", str(texts), "--out", str(out)])
+    main(["embed", "--model", str(directory), "--file", str(texts), "--output", str(out)])
     np.testing.assert_allclose(np.load(out), REFERENCE["vectors"], atol=1e-5)
 
 

@@ -190,7 +190,7 @@ def test_vectors_are_normalized_then_cut(tmp_path):
     edit(folder / "config_sentence_transformers.json", truncate_dim=3)
     np.testing.assert_allclose(embed(model, texts, read_sentence_layers(folder)), due, atol=2e-6)
     out = str(tmp_path / "two.npy")
-    main(["embed", "--model", str(folder), "--size", "2", "--text", texts[0], "--out", out])
+    main(["embed", "--model", str(folder), "--size", "2", "--text", texts[0], "--output", out])
     assert np.load(out).shape == (1, 2)
     with pytest.raises(ConfigError, match=r"size=4096: the model's vectors have \d+ values"):
         embed(model, texts, read_sentence_layers(folder).cut(4096, "--size"))

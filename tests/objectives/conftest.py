@@ -47,7 +47,7 @@ def records_of(small_text):
             eval_fraction=0.1,
             tokenizer=TokenizerConfig(name=tokenizer, vocab_size=440),
         )
-        return open_records(cfg, open_corpus(cfg, objective.fields), objective, "train")
+        return open_records(cfg, open_corpus(cfg, objective.columns), objective, "train")
 
     return make
 

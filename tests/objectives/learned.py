@@ -3,7 +3,13 @@
 import tokenizers
 
 import flaxformer_lite
-from flaxformer_lite.config import DataConfig, MeshConfig, OptimizerConfig, TokenizerConfig
+from flaxformer_lite.config import (
+    DataConfig,
+    MeshConfig,
+    OptimizerConfig,
+    TokenizerConfig,
+    required_head,
+)
 from flaxformer_lite.data.labelled import open_rows
 from flaxformer_lite.models import bert, gpt2, t5
 from flaxformer_lite.runs.evaluate_file import open_file, open_trained
@@ -37,10 +43,11 @@ def config(folder, objective, rows, family="bert", *, length=16, steps=120, **pa
     cut = len(rows) * 4 // 5
     train = dict.fromkeys(("steps", "eval_every", "checkpoint_every"), steps)
     build, sizes = MODELS[family]
+    head = required_head(objective, build("tiny").skeleton)
     return tiny_runs.config(
         folder,
         train={**train, "batch_size": 32, "log_every": 20, "eval_batches": 0},
-        model=build("tiny", head=objective.head_for(build("tiny").skeleton), **{**SIZES, **sizes}),
+        model=build("tiny", head=head, **{**SIZES, **sizes}),
         objective=objective,
         data=DataConfig(
             path=write(folder / "train.jsonl", rows[:cut]),

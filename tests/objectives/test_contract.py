@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite import registry
+from flaxformer_lite.config import required_head
 from flaxformer_lite.contrib.word_vectors.word_windows import WordWindows
 from flaxformer_lite.models.skeletons.outputs import Features, Output
 from flaxformer_lite.nn.functions.losses import DeferredLogits
@@ -218,4 +219,4 @@ def test_what_is_shown_is_measured_and_the_head_is_one_that_such_models_have(
         names = ("gpt2", "bert", "t5", "word2vec")
         families = [registry.resolve("models", name).Model for name in names]
         heads = [head for m in families if m.skeleton == skeleton for head in m.heads]
-        assert objective.head_for(skeleton) in heads
+        assert required_head(objective, skeleton) in heads

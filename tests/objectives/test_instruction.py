@@ -1,6 +1,7 @@
 import dataclasses
 import importlib
 import json
+import re
 import types
 
 import numpy as np
@@ -92,7 +93,7 @@ def test_turns_of_sharegpt_are_read_and_rows_that_teach_nothing_are_counted(tmp_
     assert found.tolist() == due.record(0)["answers"].tolist()
     odd = {"conversations": [user("why"), {"role": "model", "content": "so"}]}
     _, _, described = opened(tmp_path, [{"conversations": shared}, odd])
-    assert "learned from 2 rows: turns are of 'assistant', 'model'" in dict(described)["warning"]
+    assert re.search(r"learned from 2 rows.*Turns.*'model'", dict(described)["warning"])
     with pytest.raises(
         ConfigError, match=r"train\.jsonl.*nothing is learned from any row.*'model'"
     ):

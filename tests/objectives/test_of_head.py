@@ -3,6 +3,7 @@
 import pytest
 
 from flaxformer_lite import registry
+from flaxformer_lite.config import required_head
 from flaxformer_lite.objectives.of_head import OBJECTIVES, of_head
 
 
@@ -11,7 +12,7 @@ def test_the_objective_trains_the_head(head):
     cls = registry.resolve_class("objectives", of_head(head, "encoder"))
     made = cls.of_published({"head": head}, ("a", "b"))
     skeleton = "encoder_decoder" if head == "encoder" else "encoder"
-    assert made.head_for(skeleton) == head
+    assert required_head(made, skeleton) == head
 
 
 def test_a_language_model_by_its_skeleton():

@@ -114,7 +114,6 @@ LEARNED = {  # task -> (rows, message)
         ([{"source": "a", "target": "\ud800"}], "row 1: target is not valid Unicode"),
     ],
     Instruction(): [
-        ([{"response": "a"}], "has 'response', where .* 'messages' or 'prompt'; name it with"),
         ([{"response": "a"}, CHAT], "row 1: has no messages or prompt"),
         ([{"messages": [{"role": "user"}]}], "row 1: messages=.* must be a text, or a list of"),
         ([{"messages": "[{"}], r"row 1: messages.*JSON"),

@@ -5,7 +5,7 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer_lite.config import ConfigError
+from flaxformer_lite.config import ConfigError, required_head
 from flaxformer_lite.data.rows import Table, columns_of, keep_rows
 from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.registry import available, resolve, resolve_class
@@ -71,4 +71,4 @@ def test_the_head_is_one_that_families_of_each_skeleton_have(task):
     families = [resolve("models", name).Model for name in available("models")]
     for skeleton in task.skeletons:
         heads = [head for m in families if m.skeleton == skeleton for head in m.heads]
-        assert task.head_for(skeleton) in heads, skeleton
+        assert required_head(task, skeleton) in heads, skeleton

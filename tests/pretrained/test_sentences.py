@@ -140,7 +140,15 @@ def test_prompts_and_lower_case_are_those_of_sentence_transformers(tmp_path, cap
     np.testing.assert_allclose(plain, EXPECTED["vectors"]["mean_normalize"], atol=2e-6)
     with pytest.raises(ConfigError, match="prompt_name='passage': no such prompt; choose from"):
         layers.prompt("passage")
-    command = ["embed", "--model", str(folder), "--text", "four", "--out", str(tmp_path / "v.npy")]
+    command = [
+        "embed",
+        "--model",
+        str(folder),
+        "--text",
+        "four",
+        "--output",
+        str(tmp_path / "v.npy"),
+    ]
     main(command)
     assert "'three four '" in capsys.readouterr().err
     np.testing.assert_allclose(np.load(tmp_path / "v.npy")[0, :2], due[1], atol=2e-6)

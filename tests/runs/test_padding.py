@@ -13,8 +13,7 @@ import pytest
 import flaxformer_lite
 from flaxformer_lite import sharding
 from flaxformer_lite.checkpoints import workdir
-from flaxformer_lite.config import DataConfig, MeshConfig, fingerprint
-from flaxformer_lite.contrib.time_machine import replay
+from flaxformer_lite.config import DataConfig, MeshConfig, fingerprint, required_head
 from flaxformer_lite.data.encoded_rows import encode_rows
 from flaxformer_lite.data.padding import Packer, Shape
 from flaxformer_lite.data.rows import Table, keep_rows
@@ -22,7 +21,7 @@ from flaxformer_lite.models import build_model
 from flaxformer_lite.nn.feed_forwards.mlp import MlpConfig
 from flaxformer_lite.objectives.tables.classification import Classification
 from flaxformer_lite.registry import resolve_class
-from flaxformer_lite.runs import evaluate_file, padding
+from flaxformer_lite.runs import evaluate_file, padding, replay
 from flaxformer_lite.runs.start import setup
 from flaxformer_lite.runs.start.initial_state import initial_state
 from flaxformer_lite.text.tokenizer import Bytes
@@ -62,7 +61,7 @@ def test_every_task_that_counts_tokens_has_the_same_loss_and_gradient_packed(nam
     shape = Shape(len(records) * sizes_NC.shape[1], LENGTH)
     packer = Packer(sizes_NC.__getitem__, sizes_NC.shape[1], LENGTH, len(records), shapes=(shape,))
     slots = packer.pack(np.arange(len(records)), np.arange(len(records)))
-    model = tiny.small("bert", head=task.head_for("encoder"), number=1, max_length=LENGTH)
+    model = tiny.small("bert", head=required_head(task, "encoder"), number=1, max_length=LENGTH)
     model = task.fit_model(dataclasses.replace(model, vocab_size=512), Bytes())
     module = build_model(model)
     init = jax.jit(functools.partial(module.init, method=task.outputs))
@@ -146,7 +145,7 @@ def records(folder):
     return {(one["step"], one["split"]): (one["loss"], one.get("grad_norm")) for one in kept}
 
 
-# Dropout is drawn again daily in tests/contrib/time_machine/test_replay.py.
+# Dropout is drawn again daily in tests/cli/test_steps.py.
 @pytest.fixture(
     scope="module", params=daily([0.0, 0.1], [0.0]), ids=["without dropout", "with dropout"]
 )

@@ -149,7 +149,7 @@ def test_spikes_are_told_and_too_many_in_a_row_end_the_run(tmp_path):
     (line,) = said
     told = "loss 90, gradient norm 1; its rows are from a.txt:3, b.txt:5; "
     assert line.startswith(f"notice: step 80 is a spike: {told}")
-    assert "replay --workdir runs/a --at 80 shows the loss of each" in line
+    assert "steps --workdir runs/a --at 80 --run shows the loss of each" in line
     assert recorder.of("spike") == [{"step": 80, "split": "spike", **high, "rows": rows}]
     # as at a resume
     again = Spikes(lambda step: [], "runs/a", recorder, said.append, **watcher.remembered())

@@ -44,10 +44,10 @@ def test_a_cluster_that_cannot_be_made_out(monkeypatch):
 
 
 @pytest.mark.parametrize("index", [0, pytest.param(1, marks=pytest.mark.nightly)])
-def test_nobody_comes(index, tmp_path):
-    joining = f"--coordinator=127.0.0.1:{launched.free_port()} --num_processes=2 --start_timeout=1"
-    line = f"train.py --config=configs/gpt2_tiny.py --process_id={index} {joining}"
-    command = [sys.executable, *line.split(" "), f"--workdir={tmp_path}"]
+def test_nobody_comes(index):
+    place = f"127.0.0.1:{launched.free_port()}"
+    joining = f"join({place!r}, 2, {index}, start_timeout=1)"
+    command = [sys.executable, "-c", f"from flaxformer_lite.runtime.join import join; {joining}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     why = ["not all 2 processes have joined", "process 1 cannot reach process 0 at"][index]
     assert done.returncode == 1 and done.stderr.count("\n") == 1

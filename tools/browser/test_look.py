@@ -32,7 +32,7 @@ def pages(tmp_path_factory):
                 ATTACK,
                 "--output",
                 str(where / f"{name}.html"),
-                "--max_tokens",
+                "--length",
                 "24",
             ]
         )

@@ -70,7 +70,7 @@ def test_transformers_js_computes_the_same(tmp_path):
     for one in found["classes"]:
         assert one["score"] == pytest.approx(predicted[f"probability_{one['label']}"], abs=1e-4)
     vectors = tmp_path / "vectors.npy"
-    main(["embed", "--model", str(folders["vectors"]), "--text", TEXT, "--out", str(vectors)])
+    main(["embed", "--model", str(folders["vectors"]), "--text", TEXT, "--output", str(vectors)])
     np.testing.assert_allclose(found["vectors"], np.load(vectors)[0], atol=1e-4)
     for name in ("gpt2", "llama"):
         model, params = load_pretrained(folders[name])

@@ -26,9 +26,10 @@ except (ValueError, OSError) as error:
 """
 CONVERT = """
 import sys
-from flaxformer_lite.__main__ import main
+from flaxformer_lite import load_pretrained, save_pretrained
+loaded = load_pretrained(sys.argv[1])
 print("go", flush=True)
-main(["convert", sys.argv[1], sys.argv[2], "--shard_size", f"{int(sys.argv[3]) // 1000}KB"])
+save_pretrained(sys.argv[2], *loaded, shard_bytes=int(sys.argv[3]))
 """
 
 

@@ -13,18 +13,19 @@ from flaxformer_lite.runtime import invocation
 CONFIG_HELP = "a page (gpt2_tiny, gpt2_tiny:rope) or your own file; add --help to list its fields"
 
 
-# in the order in which --help lists them; contrib's follow
-COMMANDS: dict[str, Command] = {
+# in the order in which --help lists them
+EVERYDAY: dict[str, Command] = {
     "train": training.train,
-    "generate": texts.generate,
+    "data": training.data,
     "evaluate": models.evaluate,
     "predict": models.predict,
+    "generate": texts.generate,
+    "embed": texts.embed,
     "convert": models.convert,
     "inspect": models.inspect,
-    "embed": texts.embed,
-    "fill-mask": texts.fill_mask,
-    "data": training.data,
+    "steps": training.steps,
 }
+COMMANDS = dict(EVERYDAY)  # and contrib's
 for _name in registry.available("commands"):
     COMMANDS[_name.replace("_", "-")] = getattr(registry.resolve("commands", _name), _name)
 

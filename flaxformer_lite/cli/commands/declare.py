@@ -1,11 +1,109 @@
-"""Declares a command, and the flags that several commands have."""
+"""Declares a command, and each flag that several commands have, once."""
 
 import argparse
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.config.choices import DTYPES
+
+RARELY = "rarely needed"  # the heading of a command's second group of flags
+
+
+class Flags(Protocol):
+    """A parser, or a group of its flags."""
+
+    def add_argument(self, *names: str, **options: Any) -> argparse.Action: ...
+
+
+AddArguments = Callable[[argparse.ArgumentParser, Flags], None]
+
+# The flags that several commands have, by name.
+SHARED: dict[str, dict[str, Any]] = {
+    "adapter": {
+        "metavar": "DIR",
+        "type": command_line.model,
+        "help": "LoRA adapter of the model, as PEFT saves it",
+    },
+    "base": {
+        "metavar": "DIR",
+        "type": command_line.model,
+        "help": "where the frozen weights of a run are now, if they were moved",
+    },
+    "batch_size": {
+        "type": command_line.integer(1),
+        "metavar": "INT",
+        "help": "examples per batch (default: the run's)",
+    },
+    "columns": {
+        "type": command_line.text,
+        "metavar": "ROLE=NAME,...",
+        "help": "columns of the table, or text=FIELD for text (default: the run's)",
+    },
+    "data": {
+        "required": True,
+        "metavar": "FILE",
+        "type": command_line.data,
+        "help": "table or text to read",
+    },
+    "document_prompt": {
+        "type": command_line.text,
+        "metavar": "TEXT",
+        "help": "prompt before each document (default: the model's, named document)",
+    },
+    "dtype": {
+        "choices": DTYPES,
+        "default": "float32",
+        "help": "dtype of weights and arithmetic (default: %(default)s)",
+    },
+    "family": {
+        "metavar": "MODULE:MODEL",
+        "help": "your own model family that reads the directory",
+    },
+    "file": {
+        "type": command_line.path,
+        "help": "file with one text per line, or - for stdin",
+    },
+    "json": {"action": "store_true", "help": "print one JSON object"},
+    "length": {
+        "type": command_line.integer(1),
+        "metavar": "INT",
+        "help": "tokens per example (default: the run's)",
+    },
+    "model": {
+        "required": True,
+        "metavar": "DIR",
+        "type": command_line.model,
+        "help": "published weights, or the --workdir of train",
+    },
+    "query_prompt": {
+        "type": command_line.text,
+        "metavar": "TEXT",
+        "help": "prompt before each query (default: the model's, named query)",
+    },
+    "size": {
+        "type": command_line.integer(1),
+        "metavar": "INT",
+        "help": "values of a vector that are kept, the first ones (default: as the model's files"
+        " say, or all)",
+    },
+    "text": {
+        "action": "append",
+        "type": command_line.text,
+        "default": [],
+        "help": "a text; may be repeated",
+    },
+    "top_k": {
+        "type": command_line.integer(1),
+        "metavar": "INT",
+        "help": "number of answers to show (default: %(default)s)",
+    },
+    "workdir": {
+        "type": command_line.place,
+        "metavar": "DIR",
+        "help": "folder, or gs:// or s3:// address, for everything that a run writes",
+    },
+}
 
 
 class Command(NamedTuple):
@@ -13,7 +111,8 @@ class Command(NamedTuple):
 
     Attributes:
       summary: its line in the list of commands.
-      add_arguments: declares its flags; its docstring is the command's description.
+      add_arguments: declares its flags, given the parser and the group of rarely needed ones; its
+        docstring is the command's description.
       examples: its arguments, or a line for a shell.
       takes_config: whether it has --config and its fields.
       environment: variables that must be set before jax is imported.
@@ -21,7 +120,7 @@ class Command(NamedTuple):
     """
 
     summary: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
+    add_arguments: AddArguments
     examples: tuple[str, ...]
     takes_config: bool
     environment: Callable[[argparse.Namespace], Mapping[str, str]]
@@ -34,92 +133,16 @@ def declare_command(
     takes_config: bool = False,
     environment: Callable[[argparse.Namespace], Mapping[str, str]] = lambda _: {},
     runs: str = "",
-) -> Callable[[Callable[[argparse.ArgumentParser], None]], Command]:
+) -> Callable[[AddArguments], Command]:
     """Makes a command of the function that declares its flags."""
 
-    def declare(add_arguments: Callable[[argparse.ArgumentParser], None]) -> Command:
+    def declare(add_arguments: AddArguments) -> Command:
         return Command(summary, add_arguments, examples, takes_config, environment, runs)
 
     return declare
 
 
-def add_model(parser: argparse.ArgumentParser, what: str) -> None:
-    """Adds the flags of commands that load a model."""
-    parser.add_argument("--model", required=True, type=command_line.model, help=what)
-    parser.add_argument(
-        "--dtype",
-        choices=DTYPES,
-        default="float32",
-        help="dtype of weights and arithmetic (default: %(default)s)",
-    )
-    command_line.add_family(parser)
-    command_line.add_base(parser)
-
-
-def add_adapter(parser: argparse.ArgumentParser) -> None:
-    """Adds the flag of commands that run a model with an adapter."""
-    parser.add_argument(
-        "--adapter",
-        metavar="DIR",
-        type=command_line.model,
-        help="LoRA adapter of the model, as PEFT saves it",
-    )
-
-
-def add_task(parser: argparse.ArgumentParser, output: str) -> None:
-    """Adds the flags of commands that run a model on a file of examples."""
-    add = parser.add_argument
-    add_model(parser, "the --workdir of train, or a directory of published weights")
-    add("--data", required=True, type=command_line.data, help="file to read")
-    add(
-        "--output",
-        metavar="FILE",
-        type=command_line.new_file(".csv", ".tsv", ".jsonl"),
-        help=output,
-    )
-    add(
-        "--columns",
-        type=command_line.text,
-        metavar="ROLE=NAME,...",
-        help="columns of the table, or text=FIELD for text (default: the run's)",
-    )
-    add(
-        "--length",
-        type=command_line.integer(1),
-        metavar="INT",
-        help="tokens per example (default: the run's)",
-    )
-    add(
-        "--escape_formulas",
-        action="store_true",
-        help="in csv and tsv, put an apostrophe before texts that a spreadsheet would compute",
-    )
-    add(
-        "--batch_size",
-        type=command_line.integer(1),
-        metavar="INT",
-        help="examples per batch (default: the run's)",
-    )
-
-
-def add_prompts(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of commands that search documents for queries."""
-    for what in ("query", "document"):
-        parser.add_argument(
-            f"--{what}_prompt",
-            type=command_line.text,
-            metavar="TEXT",
-            help=f"prompt to put before each {what} (default: the model's prompt named {what})",
-        )
-    add_size(parser)
-
-
-def add_size(parser: argparse.ArgumentParser) -> None:
-    """Adds the flag that cuts vectors."""
-    parser.add_argument(
-        "--size",
-        type=command_line.integer(1),
-        metavar="INT",
-        help="values of a vector that are kept, the first ones (default: truncate_dim of the"
-        " model's files, or all)",
-    )
+def add_shared(flags: Flags, *names: str, **changes: Any) -> None:
+    """Adds flags of SHARED to a command, with `changes` to what they have elsewhere."""
+    for name in names:
+        flags.add_argument(f"--{name}", **SHARED[name] | changes)

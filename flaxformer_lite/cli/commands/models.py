@@ -3,11 +3,7 @@
 import argparse
 
 from flaxformer_lite.cli import command_line
-from flaxformer_lite.cli.commands.declare import (
-    add_prompts,
-    add_task,
-    declare_command,
-)
+from flaxformer_lite.cli.commands.declare import Flags, add_shared, declare_command
 from flaxformer_lite.config.choices import DTYPES
 
 
@@ -19,29 +15,22 @@ from flaxformer_lite.config.choices import DTYPES
     "--model path/to/minilm --data beir/scifact",
     "--model path/to/minilm --data pairs.jsonl --retrieval",
 )
-def evaluate(parser: argparse.ArgumentParser) -> None:
+def evaluate(parser: argparse.ArgumentParser, rarely: Flags) -> None:
     """Evaluates a model on held-out data, and compares it with a trivial baseline.
 
     The task is the run's, or follows from the published model's head. Tasks read a table (csv, tsv,
     json, jsonl, parquet, or a `datasets` folder), language models read text.
 
     Sentence models also search: a folder with corpus.jsonl, queries.jsonl and qrels/test.tsv, as
-    BEIR has them, or with --retrieval all answers and negatives of a table's rows. nDCG, MAP, MRR
-    and recall are those of sentence-transformers.
+    BEIR has them, or with --retrieval all answers and negatives of a table's rows.
     """
-    add_task(parser, "also write the rows with their predictions: .csv, .tsv or .jsonl")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument(
-        "--fold_labels",
-        action="store_true",
-        help="labels that differ only in case, spaces, Unicode form or a final .0 are one",
-    )
+    add_shared(parser, "model", "data", "columns", "length", "json")
     parser.add_argument(
         "--retrieval",
         action="store_true",
         help="search the answer of each row among the answers of all rows and their negatives",
     )
-    add_prompts(parser)
+    add_shared(rarely, "dtype", "batch_size", "query_prompt", "document_prompt", "size")
 
 
 @declare_command(
@@ -50,7 +39,7 @@ def evaluate(parser: argparse.ArgumentParser) -> None:
     "--model path/to/sst2 --data new.jsonl",
     '--model path/to/bart_mnli --data new.csv --labels "billing,refund,other"',
 )
-def predict(parser: argparse.ArgumentParser) -> None:
+def predict(parser: argparse.ArgumentParser, rarely: Flags) -> None:
     """Writes the rows of a table with the model's predictions.
 
     Each row has the columns of the table, then `prediction` and the probabilities. The task is that
@@ -59,39 +48,46 @@ def predict(parser: argparse.ArgumentParser) -> None:
     With --labels a model of natural-language inference predicts labels that it was not trained for,
     as transformers' pipeline for zero-shot classification does.
     """
-    add_task(parser, "file to write: .csv, .tsv or .jsonl (default: csv on stdout)")
-    add = parser.add_argument
-    add(
+    add_shared(parser, "model", "data")
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        type=command_line.new_file(".csv", ".tsv", ".jsonl"),
+        help="file to write: .csv, .tsv or .jsonl (default: csv on stdout)",
+    )
+    add_shared(parser, "columns", "length")
+    parser.add_argument(
         "--labels",
         type=command_line.text,
         metavar="LABEL,...",
         help="labels to choose from, by a model that knows what a text entails",
     )
-    add(
+    rarely.add_argument(
         "--hypothesis",
         type=command_line.text,
         metavar="TEXT",
         help="what is true of a text with a label, {} (default: This example is {}.)",
     )
-    add("--multi_label", action="store_true", help="a text may have several of --labels, or none")
+    rarely.add_argument(
+        "--multi_label", action="store_true", help="a text may have several of --labels, or none"
+    )
+    add_shared(rarely, "dtype", "batch_size")
 
 
 @declare_command(
     "write any checkpoint as published weights",
     "runs/gpt2 published/gpt2",
     "old/flax_bert published/bert --dtype bfloat16",
-    "path/to/llama published/llama --shard_size 2GB",
     "path/to/bert published/bert_body --head none",
     "--adapter runs/tuned published/adapter",
 )
-def convert(parser: argparse.ArgumentParser) -> None:
+def convert(parser: argparse.ArgumentParser, rarely: Flags) -> None:
     """Converts any checkpoint to published weights: config.json, safetensors and tokenizer.
 
     transformers can read the result. SRC is the --workdir of train (its best or newest checkpoint),
     or a directory of safetensors, of Flax's old msgpack, or of another program's checkpoint
-    (docs/migration.md). DST must not
-    exist; it appears once it is complete. If the run trained an adapter, it is merged into the
-    weights.
+    (docs/migration.md). DST must not exist; it appears once it is complete. If the run trained an
+    adapter, it is merged into the weights.
     """
     add = parser.add_argument
     add("src", metavar="SRC", type=command_line.model, help="directory to read")
@@ -103,19 +99,12 @@ def convert(parser: argparse.ArgumentParser) -> None:
         help="write only the run's LoRA adapter, in PEFT's format",
     )
     add("--head", help="head of the model, if not the one that config.json names")
-    add(
+    rarely.add_argument(
         "--auxiliary",
-        "--companion",  # its name before 0.4
         action="store_true",
         help="write the second model of a run, such as ELECTRA's generator",
     )
-    command_line.add_family(parser)
-    command_line.add_base(parser)
-    add(
-        "--shard_size",
-        default="5GB",
-        help="maximum size of a file, such as 500MB (default: %(default)s)",
-    )
+    add_shared(rarely, "family", "base")
 
 
 @declare_command(
@@ -123,20 +112,21 @@ def convert(parser: argparse.ArgumentParser) -> None:
     "path/to/bert",
     "runs/gpt2 --all",
 )
-def inspect(parser: argparse.ArgumentParser) -> None:
+def inspect(parser: argparse.ArgumentParser, rarely: Flags) -> None:
     """Describes a directory of weights: family, head, sizes, tensors, and a checksum.
 
     The checksum covers the published names and the contents of all tensors, so a training workdir,
     its conversion to safetensors, and Flax's old msgpack of the same model share one checksum.
     """
     parser.add_argument(
-        "directory",
+        "src",
+        metavar="SRC",
         type=command_line.model,
         help="published weights, Flax msgpack, or the --workdir of train",
     )
-    command_line.add_family(parser)
     parser.add_argument(
         "--all",
         action="store_true",
         help="one line per tensor, instead of one for the tensors that all layers have",
     )
+    add_shared(rarely, "family")

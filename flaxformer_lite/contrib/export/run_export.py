@@ -4,9 +4,9 @@ import argparse
 import json
 from pathlib import Path
 
-from flaxformer_lite.cli.open_model import Opened, open_named_model, print_warnings
+from flaxformer_lite.cli.open_model import Opened, open_model, print_warnings
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.contrib.export.folder import CASES, SUFFIXES, check_files, export_model
+from flaxformer_lite.contrib.export.folder import CASES, SUFFIXES, export_model
 from flaxformer_lite.files.publish import check_writable, new_directory
 from flaxformer_lite.inference.embed import limit_of, token_rows
 from flaxformer_lite.model_details import load_labels, load_sentence_layers
@@ -23,16 +23,10 @@ LABELLED = ("sequence_classification", "token_classification")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Writes the files, or checks those that are there, and prints a line for each."""
-    if args.check:
-        for program, difference in check_files(args.output).items():
-            print(f"{program}: largest difference {difference:.1e}")
-        return
-    if args.model is None:
-        raise ConfigError("--model is missing: pass the model to export, or --check.")
+    """Writes the files, and prints a line for each."""
     _check_folder(args.output)
     check_writable(args.output.parent)
-    opened = open_named_model(args, args.head)
+    opened = open_model(args.model, allow_plugins=args.allow_plugins)
     layers = _layers(args, opened.folder)
     with print_warnings():
         rows = token_rows(opened, TEXTS, limit_of(layers or SentenceLayers(), opened))
@@ -46,7 +40,7 @@ def run(args: argparse.Namespace) -> None:
             opened.model,
             opened.params,
             layers=layers,
-            weights=args.weights,
+            weights=args.dtype,
             rows=[row for row in rows if row] or None,  # some tokenizers know none of our words
             metadata=_metadata(opened, args),
         )
@@ -56,8 +50,8 @@ def run(args: argparse.Namespace) -> None:
             f"{args.output.with_name(file.name)}: {program}, {sizes[program]:,.1f} MB, largest"
             f" difference {exported.differences[program]:.1e}"
         )
-        if args.weights != "float32":
-            print(f"cost of {args.weights}: {exported.losses[program]:.1e} from float32")
+        if args.dtype != "float32":
+            print(f"cost of {args.dtype}: {exported.losses[program]:.1e} from float32")
 
 
 def _is_kept(name: str) -> bool:
@@ -100,7 +94,7 @@ def _layers(args: argparse.Namespace, folder: Path) -> SentenceLayers | None:
 
 def _metadata(opened: Opened, args: argparse.Namespace) -> dict[str, str]:
     cfg = opened.cfg
-    described = {"family": cfg.family, "head": cfg.head, "weights": args.weights}
+    described = {"family": cfg.family, "head": cfg.head, "weights": args.dtype}
     if cfg.head in LABELLED:
         labels = load_labels(opened.folder, allow_plugins=args.allow_plugins)
         described["labels"] = json.dumps(labels)

@@ -7,22 +7,33 @@ from flaxformer_lite.cli.open_model import print_notice, print_warnings
 from flaxformer_lite.cli.predict import write_rows
 from flaxformer_lite.contrib.hard_negatives.mining import MiningRules, mine
 from flaxformer_lite.data.retrieval import read_pairs
+from flaxformer_lite.files.read import Json
 
 
 def run(args: argparse.Namespace) -> None:
-    """Writes the rows with their negatives."""
+    """Writes the rows with their negatives, and prints how many there are."""
     rules = MiningRules(
         negatives=args.negatives,
-        range_min=args.range_min,
-        range_max=args.range_max,
-        max_score=args.max_score,
-        min_score=args.min_score,
-        absolute_margin=args.absolute_margin,
+        range_min=args.range[0],
+        range_max=args.range[1],
         relative_margin=args.relative_margin,
-        sampling=args.sampling,
     )
+    rows = find_negatives(args, rules)
+    few = sum(len(row["negatives"]) < rules.negatives for row in rows)
+    if few:
+        print_notice(
+            f"{few:,} of {len(rows):,} rows have fewer than {rules.negatives} negatives, as the"
+            " range and the margin leave no more; --range looks at more candidates."
+        )
+    write_rows(args.output, rows)
+    count = sum(len(row["negatives"]) for row in rows)
+    print(f"{args.output}: {len(rows):,} rows, {count:,} negatives")
+
+
+def find_negatives(args: argparse.Namespace, rules: MiningRules) -> list[Json]:
+    """Returns the rows of the command's table, each with its `negatives`."""
     data = read_pairs(
-        args.data, f"--data={args.data}", args.columns or "", documents=args.corpus or ""
+        args.data, f"--data={args.data}", args.columns or "", documents=args.file or ""
     )
     names = sorted(data.corpus)
     number = {name: row for row, name in enumerate(names)}
@@ -39,19 +50,10 @@ def run(args: argparse.Namespace) -> None:
         layers, opened = retrieve.open_sentence_model(args)
         prompts = retrieve.prompts_of(args)
         hits, similar = retrieve.nearest_and_scores(opened, layers, data, depth, prompts, answers)
-    chosen = mine(hits, similar, excluded, rules, seed=args.seed)
-    made = []
-    counts = []
+    chosen = mine(hits, similar, excluded, rules)
+    made: list[Json] = []
     for text, rows, negatives in zip(data.queries.values(), answers, chosen, strict=True):
+        listed = [data.corpus[names[negative]] for negative in negatives]
         for row in rows:
-            listed = [data.corpus[names[negative]] for negative in negatives]
             made.append({"anchor": text, "positive": data.corpus[names[row]], "negatives": listed})
-            counts.append(len(listed))
-    few = sum(count < rules.negatives for count in counts)
-    if few:
-        print_notice(
-            f"{few:,} of {len(made):,} rows have fewer than {rules.negatives} negatives, as the"
-            " ranges, scores and margins leave no more; --range_max looks at more candidates."
-        )
-    write_rows(args.output, made)
-    print(f"{args.output}: {len(made):,} rows, {sum(counts):,} negatives")
+    return made

@@ -8,7 +8,7 @@ from flaxformer_lite.cli.open_model import folder_of, print_warnings
 from flaxformer_lite.config import ConfigError
 
 # Our flags that are arguments of the harness's model.
-OF_MODEL = ("dtype", "family", "adapter", "base", "max_length", "allow_plugins")
+OF_MODEL = ("dtype", "adapter", "allow_plugins")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -42,6 +42,8 @@ def harness_arguments(args: argparse.Namespace) -> list[str]:
     for name in OF_MODEL:
         if getattr(args, name):
             of_model[name] = getattr(args, name)
+    if args.length:
+        of_model["max_length"] = args.length
     for name, value in of_model.items():
         if set(str(value)) & set(",="):
             flag = "model" if name == "pretrained" else name
@@ -52,7 +54,4 @@ def harness_arguments(args: argparse.Namespace) -> list[str]:
     model_args = ",".join(f"{name}={value}" for name, value in of_model.items())
     arguments = ["run", "--model", "flaxformer_lite", "--model_args", model_args]
     arguments += ["--tasks", ",".join(args.tasks), "--batch_size", str(args.batch_size)]
-    for name in ("include_path", "limit", "num_fewshot", "output_path"):
-        if getattr(args, name) is not None:
-            arguments += [f"--{name}", str(getattr(args, name))]
     return arguments + args.more

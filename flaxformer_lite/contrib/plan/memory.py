@@ -8,12 +8,15 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import ExperimentConfig, MeshConfig, TrainConfig
+from flaxformer_lite.nn.functions.losses import pieces_of
+from flaxformer_lite.nn.functions.splade import MAX_LOGITS
 from flaxformer_lite.sharding.activations import num_batch_shards
 from flaxformer_lite.training import program as programs
 from flaxformer_lite.training.bound_models import Models
 from flaxformer_lite.training.program import Program
 
 FLOAT32_BYTES = 4
+VOCABULARY_HEADS = ("lm", "masked_lm", "pretraining")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +111,6 @@ def _passing(program: Program) -> int:
     They are a layer's recomputed arrays, the weights of two layers, the logits of a chunk.
     """
     model = program.cfg.model
-    train = program.cfg.train
     mesh = program.mesh.shape
     itemsize = jax.numpy.dtype(model.dtype).itemsize
     layers = max(1, model.encoder_layers + model.decoder_layers)
@@ -116,11 +118,36 @@ def _passing(program: Program) -> int:
     recomputed = (_saved(dataclasses.replace(program, cfg=keeping)) - _saved(program)) / layers
     parameters = sum(leaf.size for leaf in jax.tree.leaves(program.target.params))
     weights = parameters / layers / mesh["tensor"]
-    logits = program.cfg.objective.transient_logits(
-        program.batch, model, microbatch_rows(program), train.accumulate, train.loss_chunks
-    )
-    logit_bytes = logits / mesh["tensor"] * (FLOAT32_BYTES + itemsize) / mesh["context"]
+    logits = transient_logits(program) / mesh["tensor"] / mesh["context"]
+    logit_bytes = logits * (FLOAT32_BYTES + itemsize)
     return int(recomputed + 2 * weights * itemsize + logit_bytes)
+
+
+def transient_logits(program: Program) -> int:
+    """Estimates how many logits over the vocabulary one chip holds at once.
+
+    They are of the labels in the targets, or in the inputs where an objective compares whole
+    answers, and otherwise of all tokens, of which sparse embeddings pool some at a time.
+    """
+    model = program.cfg.model
+    if model.head not in VOCABULARY_HEADS:
+        return 0
+    train = program.cfg.train
+    rows = microbatch_rows(program)
+    inputs = program.batch["inputs"]
+    targets = program.batch["targets"]
+    decoder = model.of_decoder
+    if "labels" in targets:
+        count, *shape = targets["labels"].shape
+        labels = math.prod(shape)
+        chunks = pieces_of(labels * count // train.accumulate, decoder.d_model, train.loss_chunks)
+        return rows * -(-labels // chunks) * decoder.vocab_size
+    if "labels" in inputs:
+        _, *texts, length = inputs["labels"].shape
+        return rows * math.prod(texts) * -(-length // train.loss_chunks) * decoder.vocab_size
+    _, *texts, length = inputs["input_ids"].shape
+    per_token = rows * math.prod(texts) * decoder.vocab_size
+    return min(max(MAX_LOGITS, per_token), per_token * length)
 
 
 def _bytes(tree: object, itemsize: int | None = None) -> int:

@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> None:
     verdicts = [one.verdict for one in findings]
     faults = verdicts.count("FAULT")
     print(
-        f"seed {args.seed}: {verdicts.count('holds')} properties hold, {faults} faults,"
+        f"{verdicts.count('holds')} properties hold, {faults} faults,"
         f" {verdicts.count('as published')} as published, {verdicts.count('not checked')} not"
         " checked"
     )
@@ -54,10 +54,8 @@ def _check_folder(args: argparse.Namespace, checks: Sequence[str]) -> list[Findi
         raise ConfigError("--checks=mesh: needs the sizes of a mesh; pass --config in place of it.")
     folder = folder_of(args.model)
     with print_warnings():
-        loaded = load_pretrained(
-            folder, family=args.family, base=args.base, allow_plugins=args.allow_plugins
-        )
-    return verify(*loaded, checks=checks, seed=args.seed, reference=args.reference)
+        loaded = load_pretrained(folder, allow_plugins=args.allow_plugins)
+    return verify(*loaded, checks=checks, reference=args.reference)
 
 
 def _check_config(args: argparse.Namespace, checks: Sequence[str]) -> list[Finding]:
@@ -69,9 +67,7 @@ def _check_config(args: argparse.Namespace, checks: Sequence[str]) -> list[Findi
     others = [name for name in checks or CHECKS if name != MESH]
     if others or args.reference:
         params = wanted.models.trained_params(wanted.state.params)
-        findings += verify(
-            wanted.models.model, params, checks=others, seed=args.seed, reference=args.reference
-        )
+        findings += verify(wanted.models.model, params, checks=others, reference=args.reference)
     if not checks or MESH in checks:
         verdict = mesh.verify(wanted, cfg.mesh)
         sizes = sharding.mesh_sizes(cfg.mesh, jax.device_count())

@@ -36,9 +36,7 @@ def run(args: argparse.Namespace) -> None:
             )
         analogies.append(words)
     with print_warnings():
-        vectors = load_word_vectors(
-            folder_of(args.model), family=args.family, allow_plugins=args.allow_plugins
-        )
+        vectors = load_word_vectors(folder_of(args.model), allow_plugins=args.allow_plugins)
         given_words = list(args.word)
         for words in analogies:
             given_words += words

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import Positive, Probability
 from flaxformer_lite.files.read import Json, quote_value
 from flaxformer_lite.nn.functions.losses import DeferredLogits, token_log_probs
@@ -46,7 +46,7 @@ from flaxformer_lite.objectives.tables.chat import (
 from flaxformer_lite.objectives.tables.task import Column, Row
 from flaxformer_lite.objectives.tables.writing import METRICS
 from flaxformer_lite.text.roles import ANSWERS, Messages
-from flaxformer_lite.types import Arrays, Batch
+from flaxformer_lite.types import Arrays
 
 SIDES = ("chosen", "rejected")
 
@@ -187,11 +187,6 @@ class Dpo(ChatTask):
             chosen, rejected = _answers_of(data.records.record(example))
             longer.append(np.sign(chosen.sum() - rejected.sum()))
         return "preferring the longer answer", float(np.mean(0.5 + 0.5 * np.asarray(longer)))
-
-    def transient_logits(
-        self, batch: Batch, model: ModelConfig, rows: int, accumulate: int, chunks: int
-    ) -> int:
-        return rows * -(-batch["inputs"]["labels"].shape[1] // chunks) * model.vocab_size
 
     def prompt_and_reference(self, records: TableRecords, example: int) -> tuple[str, str | None]:
         row, number = records.table_row(example)

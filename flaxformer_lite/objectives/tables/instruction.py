@@ -4,19 +4,20 @@ Reference: Wei et al. 2021, "Finetuned Language Models Are Zero-Shot Learners" (
 the columns instruction, input and output come from Taori et al. 2023, Alpaca.
 """
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
 
+from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import NotNegative, OneOf, Probability
 from flaxformer_lite.files.read import quote_value
 from flaxformer_lite.objectives.rows import (
     Encoded,
     Encoder,
     Example,
-    Record,
     TableRecords,
     fill_row,
     next_tokens,
@@ -31,6 +32,9 @@ from flaxformer_lite.objectives.tables.chat import (
 )
 from flaxformer_lite.objectives.tables.task import Column, Row, text_of
 from flaxformer_lite.text.roles import ANSWERS, Messages
+
+# The roles of turns, as published templates name them.
+ROLES = frozenset({"system", "developer", "user", "tool", ANSWERS})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +55,6 @@ class Instruction(ChatTask):
     z_loss: NotNegative = 0.0
     label_smoothing: Probability = 0.0
 
-    begins = ("messages", "prompt")
     columns = (
         Column("messages", ("conversation", "conversations"), optional=True),
         Column("prompt", ("instruction", "question"), optional=True),
@@ -74,18 +77,18 @@ class Instruction(ChatTask):
             records.append([turn._asdict()] if is_usable else [])
         return records
 
-    def teaches(self, record: Record) -> bool:
-        return bool(record["answers"].any())
-
-    def explain_untaught(self, rows: Iterable[Row]) -> str:
+    def doubts(self, rows: Iterable[Row]) -> list[str]:
         roles: set[str] = set()
         for number, row in enumerate(rows):
-            roles.update(message["role"] for message in _messages(row, number))
-        return (
-            f"turns are of {', '.join(map(quote_value, sorted(roles)))}, and an answer is of"
-            f" {ANSWERS!r} and within data.length; rename the role of answers, or name their column"
-            " with --config.data.columns=response=NAME"
-        )
+            with contextlib.suppress(ConfigError):
+                roles.update(message["role"] for message in _messages(row, number))
+        if not roles or (ANSWERS in roles and roles <= ROLES):
+            return []
+        return [
+            f"Turns are of {', '.join(map(quote_value, sorted(roles)))}, and an answer is of"
+            f" {ANSWERS!r}; rename the role of answers, or name their column with"
+            " --config.data.columns=response=NAME."
+        ]
 
     def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids and segment_ids, [T] int32.

@@ -7,7 +7,7 @@ for Matryoshka sizes; Su 2022, CoSENT, for scores, as sentence-transformers comp
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Self
 
@@ -94,6 +94,12 @@ class SentenceEmbeddings(Task):
         "decoder",
         "embedding",
     )
+    head: ClassVar[str | Mapping[str, str]] = {
+        "encoder": "none",
+        "encoder_decoder": "encoder",
+        "decoder": "none",
+        "embedding": "none",
+    }
     stored: ClassVar = {
         "ids": StoredColumn("token"),  # of the anchor, the positive and the negatives
         # of these, and of the anchor again in place of each negative that the row lacks
@@ -129,9 +135,6 @@ class SentenceEmbeddings(Task):
     @property
     def compares_rows(self) -> bool:
         return self.whole_batch
-
-    def head_for(self, skeleton: str) -> str:
-        return "encoder" if skeleton == "encoder_decoder" else "none"
 
     def fit(self, rows: Sequence[Row], names: ClassNames, known: tuple[str, ...] = ()) -> Self:
         scored = [not math.isnan(_score(row, i)) for i, row in enumerate(rows)]

@@ -23,7 +23,6 @@ from flaxformer_lite.objectives.rows import (
     ClassNames,
     Encoded,
     Encoder,
-    Record,
     StoredColumn,
     TableRecords,
     Tokenizer,
@@ -59,7 +58,7 @@ POINT_ZERO = re.compile(r"(-?\d+)\.0+")  # a whole number as pandas writes it be
 CONTAINER = re.compile(r"\s*(\[\s*([\"'\d.\[{-].*)?\]|\{\s*([\"'].*)?\})\s*", re.DOTALL)
 MOST_LABELS = 8  # most labels that a message names
 ALIKE = "differ only in case, spaces, Unicode form or a final .0"
-FOLD = "--config.objective.fold_labels=True (--fold_labels of evaluate) makes them one"
+FOLD = "--config.objective.fold_labels=True makes them one"
 
 
 class Column(NamedTuple):
@@ -86,10 +85,11 @@ class Task(Objective):
 
     Attributes:
       columns: the columns to read.
-      begins: optional roles, at least one of which a table must have.
       sample: rows for compiling without data.
       stored: the columns of what `encode` returns, by name. A task that fits itself to the data may
-        have it as a property.
+        have it as a property. The tokens of an example are those of `ids`, or of the longest of its
+        texts, which `text_lengths` counts, or else of each other column of tokens, a side of the
+        model each. A record with `answers` that are all 0 teaches nothing.
       packed: whether neighboring training rows share an example while they fit.
       ignores_padding: whether what the model computes of an example is the same without its
         padding, so that batches are computed without it (data/padding.py). Each row of the inputs
@@ -99,17 +99,11 @@ class Task(Objective):
     missing: tuple[str, ...] = NULLS  # texts and labels that count as missing, beside empty ones
 
     columns: ClassVar[tuple[Column, ...]] = ()
-    begins: ClassVar[tuple[str, ...]] = ()
     stored: ClassVar[Mapping[str, StoredColumn]] = {}
     ignores_padding: ClassVar[bool] = False
     packed = False  # not annotated, so that it is a field only where a task has it as one
     sample: ClassVar[tuple[Row, ...]] = ()
     new_head = True
-    reads_tables = True
-
-    @property
-    def sample_prompt(self) -> str:
-        return "A kitten naps."
 
     def fit(self, rows: Sequence[Row], names: ClassNames, known: tuple[str, ...] = ()) -> Self:
         """Returns the task fitted to the training rows, for example with their labels.
@@ -125,13 +119,8 @@ class Task(Objective):
     def is_missing(self, role: str, value: object) -> bool:
         """Returns whether a value counts as missing; rows without a text or label are rejected."""
         if role == "label" and isinstance(value, str):
-            return self.is_blank(value)
+            return is_blank(value, self.missing)
         return value is None or (isinstance(value, float) and math.isnan(value))
-
-    def is_blank(self, text: str) -> bool:
-        """Returns whether a text is empty, or one of the words that stand for a missing value."""
-        stripped = text.strip()
-        return not stripped or stripped in self.missing
 
     def doubts(self, rows: Iterable[Row]) -> list[str]:
         """Describes what else may be wrong with the rows of a table that is refused."""
@@ -177,31 +166,6 @@ class Task(Objective):
           ConfigError: a value cannot be used; names the row.
         """
 
-    def count_tokens(self, records: TableRecords) -> np.ndarray:
-        """Returns the number of tokens of each record, int32 [records, 1].
-
-        Those of a decoder side are a second column. By default they are the tokens of `ids`, or of
-        the longest of the texts that `text_lengths` counts.
-        """
-        if "text_lengths" in self.stored:
-            longest = np.zeros(len(records), np.int32)
-            values = records.column("text_lengths")
-            np.maximum.at(
-                longest, np.repeat(np.arange(len(records)), records.lengths("text_lengths")), values
-            )
-            return longest[:, None]
-        if "ids" in self.stored:
-            return records.lengths("ids")[:, None]
-        return np.full((len(records), 1), records.length, np.int32)
-
-    def teaches(self, record: Record) -> bool:
-        """Returns whether there is something to learn from a record, or only to predict."""
-        return True
-
-    def explain_untaught(self, rows: Iterable[Row]) -> str:
-        """Returns why `teaches` may be false of rows, and the way out."""
-        return ""
-
     def remarks(self, records: Mapping[str, TableRecords]) -> list[str]:
         """Describes suspicious values in both splits, such as one label in two spellings."""
         return []
@@ -230,10 +194,6 @@ class Labelled(Task):
     fold_labels: bool = False  # labels that differ only in case, spaces, Unicode form or .0 are one
 
     adopts = ("labels",)
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        return self.labels
 
     @classmethod
     def of_published(cls, published: Json, labels: tuple[str, ...]) -> Self:
@@ -351,6 +311,12 @@ class Labelled(Task):
         if len(groups) > MOST_LABELS:
             groups[MOST_LABELS:] = [f"and {len(groups) - MOST_LABELS} more such groups"]
         return groups
+
+
+def is_blank(text: str, missing: Sequence[str]) -> bool:
+    """Returns whether a text is empty, or one of the words that stand for a missing value."""
+    stripped = text.strip()
+    return not stripped or stripped in missing
 
 
 def fold(label: str) -> str:

@@ -45,11 +45,7 @@ class TextToText(WritingTask):
         Column("source", ("src", "document", "article", "text", "input", "translation")),
         Column("target", ("tgt", "summary", "highlights", "output", "translation"), predicted=True),
     )
-    sample = ({"source": "a text", "target": "another"},)
-
-    @property
-    def sample_prompt(self) -> str:
-        return self.prefix + super().sample_prompt
+    sample = ({"source": "A kitten naps.", "target": "another"},)
 
     def lengths(self, length: int, target_length: int) -> tuple[int, int]:
         """Returns the row lengths; the decoder's defaults to the encoder's."""
@@ -66,9 +62,6 @@ class TextToText(WritingTask):
             cut = source.cut + target.cut
             records.append([{"source": source.ids, "target": target.ids, "cut": cut}])
         return records
-
-    def count_tokens(self, records: TableRecords) -> np.ndarray:
-        return np.stack([records.lengths(side) for side in ("source", "target")], axis=1)
 
     def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs (decoder_)input_ids and (decoder_)segment_ids, [T] and [U] int32.

@@ -61,12 +61,6 @@ class MaskedLm(TextObjective):
     def head(self) -> str:  # type: ignore[override]  # by `pairs`, where others have one
         return "masked_lm" if self.pairs == "none" else "pretraining"
 
-    @property
-    def head_hint(self) -> str:
-        if self.pairs == "none":
-            return ""
-        return " --config.objective.pairs=none trains the masked-LM head alone."
-
     @classmethod
     def of_published(cls, published: Json, labels: tuple[str, ...]) -> Self:
         return cls(pairs="next_sentence" if published.get("head") == "pretraining" else "none")

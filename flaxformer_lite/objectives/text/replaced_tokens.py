@@ -27,7 +27,6 @@ from flaxformer_lite.objectives.row_plans import NUM_PLANS, RowPlan
 from flaxformer_lite.objectives.rows import Example, TextRecords, Tokenizer
 from flaxformer_lite.objectives.sums import LossSums, token_loss
 from flaxformer_lite.objectives.text.masked_lm import MaskedLm
-from flaxformer_lite.objectives.text.text_objective import TextObjective
 from flaxformer_lite.types import Arrays
 
 DETECTED = "real_weights"  # the term of the tokens that the discriminator judges
@@ -94,8 +93,6 @@ class ReplacedTokens(Objective):
         score_metric("accuracy", "generator's accuracy", form=".1%"),
     )
 
-    transient_logits = TextObjective.transient_logits  # the generator's
-
     def auxiliary_model(self, model: ModelConfig) -> AuxiliaryModel:
         heads = max(1, round(model.num_heads * self.generator_size))
         generator = dataclasses.replace(
@@ -112,12 +109,13 @@ class ReplacedTokens(Objective):
             return AuxiliaryModel("generator", generator, offset=TABLES)
         return AuxiliaryModel("generator", generator, shared=EMBEDDINGS)
 
-    def check(self, model: ModelConfig, records: TextRecords) -> None:
+    def fit_model(self, model: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
         if "discriminator" not in check_family(model).head_modules:
             raise ConfigError(
                 f"model.family={model.family!r}: its head 'pretraining' does not judge tokens;"
                 " replaced_tokens trains electra and deberta_v2."
             )
+        return model
 
     def plan_rows(
         self,

@@ -24,7 +24,7 @@ class Seq2seq(TextObjective):
     z_loss: NotNegative = 0.0
     label_smoothing: Probability = 0.1  # the paper's
 
-    fields = ("source", "target")
+    columns = ("source", "target")
     skeletons = ("encoder_decoder",)
 
     def lengths(self, length: int, target_length: int) -> tuple[int, int]:

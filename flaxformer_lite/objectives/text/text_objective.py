@@ -11,9 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.nn.functions.losses import pieces_of
 from flaxformer_lite.objectives.base import (
     ACCURACY,
     Baseline,
@@ -22,7 +20,7 @@ from flaxformer_lite.objectives.base import (
     Objective,
 )
 from flaxformer_lite.objectives.sums import LossSums, token_loss
-from flaxformer_lite.types import Arrays, Batch
+from flaxformer_lite.types import Arrays
 
 COUNTED = 1 << 20  # labels counted for the unigram baseline, at most
 
@@ -64,15 +62,6 @@ class TextObjective(Objective):
         if fitted is None:
             return None
         return "unigram baseline", unigram_loss(data, fitted["counts"])
-
-    def transient_logits(
-        self, batch: Batch, model: ModelConfig, rows: int, accumulate: int, chunks: int
-    ) -> int:
-        count, *shape = batch["targets"]["labels"].shape
-        labels = math.prod(shape)
-        decoder = model.of_decoder
-        pieces = pieces_of(labels * count // accumulate, decoder.d_model, chunks)
-        return rows * -(-labels // pieces) * decoder.vocab_size
 
 
 def unigram_loss(data: Dataset, seen: Sequence[float]) -> float:

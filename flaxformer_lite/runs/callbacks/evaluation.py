@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from flaxformer_lite.checkpoints.manager import Checkpoints
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json
+from flaxformer_lite.objectives.base import WritesText
 from flaxformer_lite.runs.best import Selection
 from flaxformer_lite.runs.callbacks.callback import Callback
 from flaxformer_lite.runs.errors import RunError
@@ -123,9 +124,9 @@ class Evaluation(Callback):
             if tokens and can_write(run.cfg.model):
                 own = run.program.models.own_params(params)
                 return sample_text(run.program.model, own, data, tokens=tokens, seed=run.cfg.seed)
+            if not isinstance(objective, WritesText):
+                return []
             examples = data.order[:SHOWN_TEXTS]
             written = objective.write(run.writer(params), data.records, examples)
-            if not written:
-                return []
             return show_texts(objective, written, examples, data)
         return []

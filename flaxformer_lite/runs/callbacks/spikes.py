@@ -87,8 +87,8 @@ class Spikes(Callback):
 
 def suspect_rows(rows: list[str], workdir: str, step: int) -> str:
     """Names the first rows of a step, and the command that shows which of them is at fault."""
-    command = shlex.join(["--workdir", workdir, "--at", str(step)])
-    way_out = f"{invocation.program('replay')} {command} shows the loss of each"
+    command = shlex.join(["--workdir", workdir, "--at", str(step), "--run"])
+    way_out = f"{invocation.program('steps')} {command} shows the loss of each"
     if not rows:
         return way_out
     named = ", ".join(rows[:MAX_NAMED_ROWS])

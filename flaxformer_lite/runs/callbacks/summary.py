@@ -6,6 +6,7 @@ from pathlib import Path
 
 from flaxformer_lite.checkpoints.workdir import write_baseline
 from flaxformer_lite.files.read import Json
+from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.runs.best import Selection
 from flaxformer_lite.runs.callbacks.callback import Callback
 from flaxformer_lite.runs.experiment import Experiment
@@ -69,7 +70,7 @@ class Summary(Callback):
         samples = self._reporting.recorder.samples
         if samples:
             texts = samples[-1]["texts"]
-            if cfg.objective.reads_tables:
+            if isinstance(cfg.objective, Task):
                 terminal.rows("written", texts, copied=True)
             else:
                 terminal.sample(texts)

@@ -20,6 +20,7 @@ from flaxformer_lite.config import (
 from flaxformer_lite.files.home import expand_home
 from flaxformer_lite.objectives.base import Metric
 from flaxformer_lite.objectives.sums import BY_SOURCE
+from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.runs.experiment import Experiment
 from flaxformer_lite.runs.report.metrics import Recorder
 from flaxformer_lite.runs.report.sharding_report import sharding_report
@@ -244,8 +245,10 @@ def next_commands(cfg: ExperimentConfig, workdir: Path) -> Rows:
     if model.decoder_layers and model.head == "lm":
         rows.append(("write", _program("generate", *read, *_prompt(cfg))))
     if model.head in ("masked_lm", "pretraining") and model.head in check_family(model).vocab_heads:
-        rows.append(("guess", _program("fill-mask", *read, "The capital of [MASK] is Paris.")))
-    if cfg.objective.reads_tables:
+        rows.append(
+            ("guess", _program("generate", *read, "--prompt", "The capital of [MASK] is Paris."))
+        )
+    if isinstance(cfg.objective, Task):
         table = cfg.data.eval_path or cfg.data.path
         test_file = cfg.data.eval_path or "TEST_FILE"
         plugins = read[2:]
@@ -273,9 +276,10 @@ def _prompt(cfg: ExperimentConfig) -> list[str]:
     """
     if "chat_template" in cfg.objective.published_fields():
         return ["--chat", "--prompt", "What can you do?"]
-    prompt = cfg.objective.sample_prompt
-    if prompt:
-        return ["--prompt", prompt]
+    if isinstance(cfg.objective, Task):
+        values = (value for row in cfg.objective.sample for value in row.values())
+        text = next((value for value in values if isinstance(value, str)), "")
+        return ["--prompt", getattr(cfg.objective, "prefix", "") + text]
     if cfg.model.encoder_layers:
         return ["--prompt", "Thank you <extra_id_0> me to your party."]
     return ["--prompt", "The ", "--temperature", "0.8"]

@@ -24,6 +24,7 @@ from flaxformer_lite.config import (
     from_config_dict,
     page_plugins,
     plugin_name,
+    required_head,
     to_config_dict,
 )
 from flaxformer_lite.config.architecture import INIT_FIELDS, TASK_FIELDS, WEIGHTLESS_FIELDS
@@ -33,6 +34,7 @@ from flaxformer_lite.files.read import Json, parse_object
 from flaxformer_lite.model_details import load_sentence_layers, load_tokenizer, template_of
 from flaxformer_lite.model_folder import find_run_config, is_workdir, on_disk
 from flaxformer_lite.objectives.base import Objective
+from flaxformer_lite.objectives.text.masked_lm import MaskedLm
 from flaxformer_lite.open_model import open_pretrained
 from flaxformer_lite.pretrained import folder, hf_config
 from flaxformer_lite.pretrained.safetensors import WeightsError
@@ -270,15 +272,18 @@ def _model_of(
             f" objective.name={plugin_name(objective)} trains"
             f" {' and '.join(objective.skeletons).replace('_', '-')} models; change either."
         )
-    head = objective.head_for(skeleton)
+    head = required_head(objective, skeleton)
     try:
         if run:  # its weights are read when needed
             return dataclasses.replace(run.model, head=head or run.model.head)
         return open_pretrained(path, head or None, family=named, new_head=objective.new_head)[0].cfg
     except (ConfigError, WeightsError) as error:
+        hint = ""
+        if isinstance(objective, MaskedLm) and objective.pairs != "none":
+            hint = " --config.objective.pairs=none trains the masked-LM head alone."
         raise ConfigError(
             f"{where}: {plugin_name(objective)} as configured trains the head {head!r}:"
-            f" {error}{objective.head_hint}"
+            f" {error}{hint}"
         ) from None
 
 

@@ -1,5 +1,6 @@
 """Hard negatives are those of sentence-transformers' mine_hard_negatives, and train a model."""
 
+import argparse
 import json
 from pathlib import Path
 
@@ -7,7 +8,9 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.__main__ import main
+from flaxformer_lite.cli.commands import COMMANDS
 from flaxformer_lite.contrib.hard_negatives.mining import MiningRules, mine
+from flaxformer_lite.contrib.hard_negatives.run_mine import find_negatives
 from flaxformer_lite.inference.retrieval import Hits
 from tests.objectives import tables
 
@@ -22,28 +25,31 @@ def flags_of(folder):
             rows.append({"query": EXPECTED["queries"][query], "answer": EXPECTED["corpus"][name]})
     pairs = tables.write_rows(folder / "pairs.jsonl", rows)
     (folder / "corpus.txt").write_text("\n".join(EXPECTED["corpus"].values()))
-    flags = {"--data": pairs, "--corpus": str(folder / "corpus.txt")}
+    flags = {"--data": pairs, "--file": str(folder / "corpus.txt")}
     flags |= {"--model": str(ROOT / "mean_normalize"), "--output": str(folder / "mined.jsonl")}
     return ["mine", *(word for flag in flags.items() for word in flag)]
 
 
-def test_negatives_are_those_of_sentence_transformers(tmp_path, capsys):
+def test_negatives_are_those_of_sentence_transformers(tmp_path):
+    parser = argparse.ArgumentParser()
+    COMMANDS["mine"].add_arguments(parser, parser)
+    args = parser.parse_args(flags_of(tmp_path)[1:])
+    args.allow_plugins = False
     for options, due in EXPECTED["mined"].items():
-        flags = []
-        for name, value in json.loads(options).items():
-            flags += [f"--{name}".replace("num_", ""), str(value)]
-        main([*flags_of(tmp_path), *flags])
+        rules = {name.replace("num_", ""): value for name, value in json.loads(options).items()}
         found = {}
-        for line in (tmp_path / "mined.jsonl").read_text().splitlines():
-            row = json.loads(line)
+        for row in find_negatives(args, MiningRules(**rules)):
             found.setdefault((row["anchor"], row["positive"]), row["negatives"])
-        (tmp_path / "mined.jsonl").unlink()
         for anchor, positive, *negatives in due:
             # their query may be its own negative, ours is not
             expected = [text for text in negatives if text != anchor]
             assert found[anchor, positive][: len(expected)] == expected, options
+
+
+def test_rows_with_few_negatives_are_counted(tmp_path, capsys):
+    main([*flags_of(tmp_path), "--range", "0:20", "--relative_margin", "0.5"])
     said = capsys.readouterr()
-    assert "rows have fewer than" in said.err and "negatives" in said.out
+    assert "rows have fewer than 3" in said.err and "negatives" in said.out
 
 
 def test_random_negatives_are_drawn_by_the_seed():
@@ -58,7 +64,7 @@ def test_random_negatives_are_drawn_by_the_seed():
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--range_min", "9", "--range_max", "10"], "leave 1 candidates, fewer than the 3"),
+        (["--range", "9:10"], "leave 1 candidates, fewer than the 3"),
         (["--columns", "anchor=nothing"], "no 'nothing'"),
     ],
 )

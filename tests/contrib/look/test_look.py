@@ -39,11 +39,11 @@ def look(folder, output, *flags):
 
 def test_a_decoder(folders, tmp_path, capsys):
     page = tmp_path / "page.html"
-    data = look(folders["gpt2"], page, "--top_k", "2")
+    data = look(folders["gpt2"], page)
     assert capsys.readouterr().out == f"{page}: {page.stat().st_size / 1000:,.0f} kB\n"
     tokenizer = load_tokenizer(folders["gpt2"])
     assert data["sequences"] == {"decoder": [tokenizer.token(i) for i in tokenizer.encode(TEXT)]}
-    assert data["lens"]["tokens"]["shape"] == [3, len(data["sequences"]["decoder"]), 2]
+    assert data["lens"]["tokens"]["shape"] == [3, len(data["sequences"]["decoder"]), 5]
     assert dict(data["facts"])["family"] == "gpt2" and len(data["attentions"]) == 1
 
 
@@ -60,7 +60,7 @@ def test_a_t5_with_more_logits_than_pieces(folders, tmp_path):
 
 
 def test_a_continuation(folders, tmp_path):
-    data = look(folders["gpt2"], tmp_path / "page.html", "--target", " three", "--prefix_lm")
+    data = look(folders["gpt2"], tmp_path / "page.html", "--target", " three")
     *prompt, last = data["losses"]["values"]
     assert prompt == [None] * len(prompt) and last is not None
     assert data["losses"]["words"][-1] == " three"
@@ -68,7 +68,7 @@ def test_a_continuation(folders, tmp_path):
 
 @pytest.mark.nightly
 def test_an_encoder_decoder_answers_by_itself(folders, tmp_path, capsys):
-    own = look(folders["t5"], tmp_path / "own.html", "--max_tokens", "6")
+    own = look(folders["t5"], tmp_path / "own.html", "--length", "6")
     main(["generate", "--model", str(folders["t5"]), "--prompt", TEXT, "--max_new_tokens", "6"])
     assert "".join(own["losses"]["words"]) == capsys.readouterr().out.splitlines()[-1]
     assert all(value < 6 for value in own["losses"]["values"]), "the likeliest"
@@ -78,7 +78,7 @@ def test_an_encoder_decoder_answers_by_itself(folders, tmp_path, capsys):
 
 @pytest.mark.nightly
 def test_a_masked_lm_and_a_long_text(folders, tmp_path, capsys):
-    data = look(folders["bert"], tmp_path / "page.html", "--max_tokens", "4")
+    data = look(folders["bert"], tmp_path / "page.html", "--length", "4")
     assert "--text has 5 tokens and is cut at 4" in capsys.readouterr().err
     first, *_, last = data["sequences"]["encoder"]
     assert (first, last) == ("[CLS]", "[SEP]")
@@ -104,10 +104,8 @@ def test_a_workdir(tmp_path):
         ({"--output": "page.txt"}, "--output: page.txt: must end in .html"),
         ({"--output": "nowhere/page.html"}, "its folder does not exist; make it first"),
         ({"--output": "held.html"}, "is a folder; name a file"),
-        ({"--top_k": "999999"}, "top_k=999999: must be in 1.."),
-        ({"--max_tokens": "0"}, "--max_tokens: 0: must be at least 1"),
+        ({"--length": "0"}, "--length: 0: must be at least 1"),
         ({"--model": "bert", "--target": "x"}, "--target: bert has no decoder"),
-        ({"--model": "t5", "--prefix_lm": None}, "--prefix_lm: needs a decoder-only model"),
     ],
 )
 def test_mistakes_are_one_line(folders, tmp_path, monkeypatch, refusal, changes, message):

@@ -22,8 +22,8 @@ from flaxformer_lite.contrib.rl.call_reward import call_reward
 from flaxformer_lite.contrib.rl.objectives.grpo import Grpo, Policy
 from flaxformer_lite.contrib.rl.policy_gradient import compute_advantages, compute_token_losses
 from flaxformer_lite.contrib.rl.sampler import draw_continuations
-from flaxformer_lite.contrib.time_machine import replay
 from flaxformer_lite.nn.adapters.lora import LoraConfig
+from flaxformer_lite.runs import replay
 from flaxformer_lite.runs.errors import RunError
 from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.training.optimizer import schedule
@@ -359,7 +359,7 @@ def test_a_run_that_was_stopped_ends_bit_equal(finished, tmp_path):
 
 def test_a_step_is_shown_again(finished, capsys):
     _, folder = finished
-    door.main(["replay", "--workdir", str(folder), "--at", "4", "--allow-plugins"])
+    door.main(["steps", "--workdir", str(folder), "--at", "4", "--run", "--allow-plugins"])
     again = capsys.readouterr()
     assert "loss and grad_norm equal the records of" in again.out and "bit for bit" in again.out
     assert "notice" not in again.err

@@ -3,7 +3,7 @@
 import argparse
 
 from flaxformer_lite.cli import command_line
-from flaxformer_lite.cli.commands.declare import declare_command
+from flaxformer_lite.cli.commands.declare import Flags, declare_command
 
 
 @declare_command(
@@ -12,7 +12,7 @@ from flaxformer_lite.cli.commands.declare import declare_command
     "runs/* --output compare.html",
     runs="flaxformer_lite.contrib.compare.run_compare",
 )
-def compare(parser: argparse.ArgumentParser) -> None:
+def compare(parser: argparse.ArgumentParser, rarely: Flags) -> None:
     """Compares runs: steps, tokens, held-out metrics, speed, and the fields that differ.
 
     Runs that are still going, or were stopped or killed, are compared as far as they got.

@@ -3,18 +3,17 @@
 import argparse
 
 from flaxformer_lite.cli import command_line
-from flaxformer_lite.cli.commands.declare import declare_command
+from flaxformer_lite.cli.commands.declare import Flags, add_shared, declare_command
 
 
 @declare_command(
     "write a model as files that run without this package",
     "--model path/to/minilm --output exported/model.onnx",
     "--model runs/gpt2 --output exported/model.stablehlo",
-    "--model path/to/minilm --output exported/model.onnx --weights int8",
-    "--check --output exported/model.onnx",
+    "--model path/to/minilm --output exported/model.onnx --dtype int8",
     runs="flaxformer_lite.contrib.export.run_export",
 )
-def export(parser: argparse.ArgumentParser) -> None:
+def export(parser: argparse.ArgumentParser, rarely: Flags) -> None:
     """Exports a model to ONNX or StableHLO, for batches and lengths of any size.
 
     A sentence model becomes its encoder with pooling and normalization, a decoder one program that
@@ -23,7 +22,7 @@ def export(parser: argparse.ArgumentParser) -> None:
     run; docs/export.md has the lines that run them.
     """
     add = parser.add_argument
-    add("--model", type=command_line.model, help="published weights, or the --workdir of train")
+    add_shared(parser, "model")
     add(
         "--output",
         required=True,
@@ -39,12 +38,8 @@ def export(parser: argparse.ArgumentParser) -> None:
         " vector of a text (embed); auto embeds if the model has modules.json",
     )
     add(
-        "--weights",
+        "--dtype",
         choices=("float32", "float16", "int8"),
         default="float32",
         help="what the file stores; arithmetic is in float32 (default: %(default)s)",
     )
-    add("--head", help="head of the model, if not the one that config.json names")
-    add("--check", action="store_true", help="only run the test cases beside files that are there")
-    command_line.add_family(parser)
-    command_line.add_base(parser)

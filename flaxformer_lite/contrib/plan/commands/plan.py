@@ -2,7 +2,7 @@
 
 import argparse
 
-from flaxformer_lite.cli.commands.declare import declare_command
+from flaxformer_lite.cli.commands.declare import Flags, add_shared, declare_command
 from flaxformer_lite.contrib.plan import environment
 
 
@@ -15,7 +15,7 @@ from flaxformer_lite.contrib.plan import environment
     environment=lambda _: environment.ENVIRONMENT,
     runs="flaxformer_lite.contrib.plan.run_plan",
 )
-def plan(parser: argparse.ArgumentParser) -> None:
+def plan(parser: argparse.ArgumentParser, rarely: Flags) -> None:
     """Estimates the memory and time of a training run on a machine, without the machine.
 
     Compiles the train step of the config for a TPU's chips on this CPU, with their compiler (pip
@@ -26,7 +26,8 @@ def plan(parser: argparse.ArgumentParser) -> None:
     counts cores); a100, h100, h200 by number. Exits with 1 if the step does not fit. Times are the
     compiler's estimate, not measured.
     """
-    add = parser.add_argument
-    add("--topology", required=True, help="v5e:16x16, v5p-128, h100:8, ...")
-    add("--analytic", action="store_true", help="use no compiler, even if there is one")
-    add("--json", action="store_true", help="print one JSON object on stdout")
+    parser.add_argument("--topology", required=True, help="v5e:16x16, v5p-128, h100:8, ...")
+    parser.add_argument(
+        "--analytic", action="store_true", help="use no compiler, even if there is one"
+    )
+    add_shared(parser, "json")

@@ -49,6 +49,7 @@ from flaxformer_lite.objectives.rows import (
     Example,
     StoredColumn,
     TableRecords,
+    Tokenizer,
     fill_row,
 )
 from flaxformer_lite.objectives.sums import LossSums
@@ -62,7 +63,7 @@ from flaxformer_lite.objectives.tables.chat import (
 )
 from flaxformer_lite.objectives.tables.task import Column, Row
 from flaxformer_lite.objectives.tables.writing import METRICS
-from flaxformer_lite.types import Arrays, Batch, Predictions
+from flaxformer_lite.types import Arrays, Predictions
 
 AnyArray = TypeVar("AnyArray", jax.Array, np.ndarray)
 # How far from 1, in float32, the ratio may be between the probability of a token as it was drawn,
@@ -171,7 +172,7 @@ class Grpo(RolloutObjective, ChatTask):
             return None
         return AuxiliaryModel("kl_model", source=self.kl_model)
 
-    def check(self, model: ModelConfig, records: TableRecords) -> None:
+    def fit_model(self, model: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
         in_adapter = getattr(model.adapter, "dropout", 0.0)
         for name, value in (("dropout", model.dropout), ("adapter.dropout", in_adapter)):
             if value:
@@ -184,6 +185,7 @@ class Grpo(RolloutObjective, ChatTask):
                 f"objective.temperature={self.temperature:g}: capped logits are not divided by a"
                 " temperature; set 1."
             )
+        return super().fit_model(model, tokenizer)
 
     def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Encoded]]:
         chats = []
@@ -196,9 +198,6 @@ class Grpo(RolloutObjective, ChatTask):
             record: Encoded = {"prompt": turns.prompt, "end": turns.end}
             records.append([record] if fits else [])
         return records
-
-    def count_tokens(self, records: TableRecords) -> np.ndarray:
-        return records.lengths("prompt")[:, None]
 
     def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns the prompt in each of G rows; `collect` adds the answers.
@@ -488,12 +487,6 @@ class Grpo(RolloutObjective, ChatTask):
 
     def baseline(self, data: Dataset, fitted: Json | None) -> Baseline | None:
         return None
-
-    def transient_logits(
-        self, batch: Batch, model: ModelConfig, rows: int, accumulate: int, chunks: int
-    ) -> int:
-        _, group, length = batch["inputs"]["labels"].shape
-        return rows * group * -(-length // chunks) * model.vocab_size
 
     def prompt_and_reference(self, records: TableRecords, example: int) -> tuple[str, str | None]:
         row, number = records.table_row(example)

@@ -5,9 +5,9 @@ References: Khattab and Zaharia 2020, "ColBERT" (arXiv:2004.12832); Santhanam et
 """
 
 import string
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import flax.linen as nn
 import jax
@@ -21,9 +21,17 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.nn.functions.maxsim import maxsim
 from flaxformer_lite.nn.functions.pooling import to_unit_length
 from flaxformer_lite.objectives.base import Metric, score_metric
-from flaxformer_lite.objectives.rows import Example, TableRecords, Tokenizer
+from flaxformer_lite.objectives.rows import (
+    Encoded,
+    Encoder,
+    Example,
+    StoredColumn,
+    TableRecords,
+    Tokenizer,
+)
 from flaxformer_lite.objectives.sums import LossSums, class_loss
 from flaxformer_lite.objectives.tables.sentence_embeddings import without_positives
+from flaxformer_lite.objectives.tables.task import Row
 from flaxformer_lite.types import Arrays
 
 
@@ -42,6 +50,7 @@ class LateInteraction(PairSimilarity):
     skip_punctuation: bool = False  # whether punctuation in other texts has no vectors
 
     skeletons = ("encoder",)
+    stored: ClassVar = {**PairSimilarity.stored, "anchor_tokens": StoredColumn("int32", ())}
     ignores_padding = False  # tokens that fill an anchor are masked, and yet have vectors
 
     @property
@@ -56,11 +65,6 @@ class LateInteraction(PairSimilarity):
             raise ConfigError(
                 "objective.kind, objective.sizes, objective.pooling: late_interaction learns from"
                 " pairs, and neither pools nor truncates vectors; leave them out."
-            )
-        if self.expand and tokenizer.mask_id is None:
-            raise ConfigError(
-                "objective.expand=True: fills queries with the mask token, which this tokenizer"
-                " lacks; set it to False."
             )
         return super().fit_model(model, tokenizer)
 
@@ -91,11 +95,27 @@ class LateInteraction(PairSimilarity):
             return self.query_length
         return length
 
-    def count_tokens(self, records: TableRecords) -> np.ndarray:
-        sizes = super().count_tokens(records)
-        if self.expand:
-            return np.maximum(sizes, self.query_length)
-        return sizes
+    def encode(self, rows: Sequence[Row], encoder: Encoder) -> list[list[Encoded]]:
+        if self.expand and encoder.tokenizer.mask_id is None:
+            raise ConfigError(
+                "objective.expand=True: fills queries with the mask token, which this tokenizer"
+                " lacks; set it to False."
+            )
+        made = super().encode(rows, encoder)
+        mask_id = encoder.tokenizer.mask_id
+        return [[self._expand(record, mask_id) for record in of_row] for of_row in made]
+
+    def _expand(self, record: Encoded, mask_id: int | None) -> Encoded:
+        """Fills the anchor with the mask token; `anchor_tokens` are its own."""
+        lengths = np.array(record["text_lengths"])
+        anchor = int(lengths[0])
+        if not self.expand:
+            return {**record, "anchor_tokens": anchor}
+        filled = np.full(self.query_length - anchor, mask_id)
+        ids = np.insert(np.asarray(record["ids"]), anchor, filled)
+        lengths[0] = self.query_length
+        lengths[np.size(record["texts"]) :] = self.query_length  # absent negatives repeat it
+        return {**record, "ids": ids, "text_lengths": lengths, "anchor_tokens": anchor}
 
     def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids, attention_mask and counts, [C, T] int32.
@@ -110,12 +130,9 @@ class LateInteraction(PairSimilarity):
             skipped = np.isin(inputs["input_ids"][1:], _punctuation(records.tokenizer))
             counts[1:] *= ~skipped
         if self.expand:
-            filled = slice(records.record(index)["text_lengths"][0], self.query_length)
-            assert records.tokenizer.mask_id is not None
-            inputs["input_ids"][0, filled] = records.tokenizer.mask_id
+            filled = slice(int(records.record(index)["anchor_tokens"]), self.query_length)
             inputs["attention_mask"][0, filled] = int(self.attend)
             inputs["attention_mask"][:, 0] = 1
-            counts[0, filled] = 1
         return {"inputs": {**inputs, "counts": counts}, "targets": example["targets"]}
 
     def outputs(self, model: nn.Module, inputs: Arrays) -> jax.Array:

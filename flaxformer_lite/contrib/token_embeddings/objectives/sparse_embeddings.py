@@ -17,7 +17,7 @@ from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.config.rules import NotNegative, OneOf, Positive
 from flaxformer_lite.contrib.token_embeddings.pair_similarity import PairSimilarity
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.nn.functions.splade import ACTIVATIONS, MAX_LOGITS, STRATEGIES, flops, splade
+from flaxformer_lite.nn.functions.splade import ACTIVATIONS, STRATEGIES, flops, splade
 from flaxformer_lite.objectives.base import Metric, score_metric
 from flaxformer_lite.objectives.rows import Tokenizer
 from flaxformer_lite.objectives.sums import LossSums, sum_weighted
@@ -25,7 +25,7 @@ from flaxformer_lite.objectives.tables.sentence_embeddings import (
     batch_logits,
     one_text_per_row,
 )
-from flaxformer_lite.types import Arrays, Batch
+from flaxformer_lite.types import Arrays
 
 Strategy = Annotated[str, OneOf(("", *STRATEGIES))]
 
@@ -45,6 +45,7 @@ class SparseEmbeddings(PairSimilarity):
     document_flops: NotNegative = 3e-5  # of positives and negatives
 
     skeletons = ("encoder",)
+    head = "masked_lm"
     usual_pooling = "max"
 
     @property
@@ -55,9 +56,6 @@ class SparseEmbeddings(PairSimilarity):
             Metric("document_tokens", "tokens with a weight, of a document", form=".1f"),
             Metric("loss", unit="nats per text"),
         )
-
-    def head_for(self, skeleton: str) -> str:
-        return "masked_lm"
 
     def fit_model(self, model: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
         if self.kind != "pairs" or self.sizes:
@@ -114,15 +112,6 @@ class SparseEmbeddings(PairSimilarity):
             tokens_N = jnp.sum(vectors_NV > 0, axis=-1, dtype=jnp.float32)
             sums.metrics[name] = (jnp.sum(tokens_N * weight_N), weight_N.sum())
         return sums
-
-    def transient_logits(
-        self, batch: Batch, model: ModelConfig, rows: int, accumulate: int, chunks: int
-    ) -> int:
-        """Returns the logits of the tokens that are computed at a time."""
-        texts = rows * batch["inputs"]["input_ids"].shape[1]
-        length = batch["inputs"]["input_ids"].shape[2]
-        at_once = max(MAX_LOGITS, texts * model.vocab_size)
-        return min(at_once, texts * length * model.vocab_size)
 
     def predictions(self, outputs: jax.Array) -> dict[str, jax.Array]:
         """Returns the dot product of the first two texts."""

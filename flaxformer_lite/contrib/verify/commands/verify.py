@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 
 from flaxformer_lite.cli import command_line
-from flaxformer_lite.cli.commands.declare import declare_command
+from flaxformer_lite.cli.commands.declare import Flags, add_shared, declare_command
 
 MOST_DEVICES = 512  # simulated devices; each starts its own threads
 
@@ -27,7 +27,7 @@ def _made_up_devices(args: argparse.Namespace) -> Mapping[str, str]:
     environment=_made_up_devices,
     runs="flaxformer_lite.contrib.verify.run_verify",
 )
-def verify(parser: argparse.ArgumentParser) -> None:
+def verify(parser: argparse.ArgumentParser, rarely: Flags) -> None:
     """Verifies that a model has the properties that a model should have.
 
     No token sees the future, padding, a text beside it or another packed document; a cache, a
@@ -42,13 +42,7 @@ def verify(parser: argparse.ArgumentParser) -> None:
     layers and rows with --config.FIELD.
     """
     add = parser.add_argument
-    add(
-        "--model",
-        type=command_line.model,
-        help="the --workdir of train, or published weights, in place of a --config",
-    )
-    command_line.add_family(parser)
-    command_line.add_base(parser)
+    add_shared(parser, "model", required=False)
     add(
         "--checks",
         type=command_line.text,
@@ -57,14 +51,13 @@ def verify(parser: argparse.ArgumentParser) -> None:
         help="causal, window, padding, packing, cache, generate, accumulation, scan, saving,"
         " quantized, bfloat16 or mesh (default: all)",
     )
-    add(
+    rarely.add_argument(
         "--reference",
         type=command_line.path,
         metavar="DIR",
         help="inputs.npz and outputs.npz of another program, as tools/reference_outputs.py writes"
         " them",
     )
-    add("--seed", type=command_line.integer(0), default=0, help="seed of the texts")
     add(
         "--devices",
         type=command_line.integer(1, MOST_DEVICES),

@@ -3,8 +3,7 @@
 import argparse
 
 from flaxformer_lite.cli import command_line
-from flaxformer_lite.cli.commands.declare import add_prompts, declare_command
-from flaxformer_lite.config.choices import DTYPES
+from flaxformer_lite.cli.commands.declare import Flags, add_shared, declare_command
 
 
 @declare_command(
@@ -14,7 +13,7 @@ from flaxformer_lite.config.choices import DTYPES
     '--model path/to/minilm --text "what falls from the sky?" --file sentences.txt',
     runs="flaxformer_lite.contrib.word_vectors.run_similar",
 )
-def similar(parser: argparse.ArgumentParser) -> None:
+def similar(parser: argparse.ArgumentParser, rarely: Flags) -> None:
     """Finds the nearest neighbors of words in a model's token table, and scores the table.
 
     --analogy "a b c" looks for d in "a is to b as c is to d", the nearest word to b - a + c: "paris
@@ -25,12 +24,7 @@ def similar(parser: argparse.ArgumentParser) -> None:
     --text finds the lines of --file that a sentence model, of whatever kind, finds most similar.
     """
     add = parser.add_argument
-    add(
-        "--model",
-        required=True,
-        type=command_line.model,
-        help="the --workdir of train, or published weights",
-    )
+    add_shared(parser, "model")
     add(
         "--word",
         action="append",
@@ -46,35 +40,18 @@ def similar(parser: argparse.ArgumentParser) -> None:
         metavar='"A B C"',
         help="three words of an analogy; may be repeated",
     )
-    add(
-        "--text",
-        action="append",
-        type=command_line.text,
-        default=[],
-        help="text whose neighbors among the lines of --file to show; may be repeated",
-    )
-    add("--file", type=command_line.path, help="file with one text per line, or - for stdin")
-    add_prompts(parser)
+    add_shared(parser, "text", help="text whose neighbors in --file to show; may be repeated")
+    add_shared(parser, "file")
     add(
         "--questions",
+        metavar="FILE",
         type=command_line.path,
-        help="file of analogies: four words per line, in sections that begin with ': name'",
+        help="analogies: four words per line, in sections that begin with ': name'",
     )
     add(
         "--pairs",
+        metavar="FILE",
         type=command_line.path,
-        help="file of word pairs and their similarity, separated by tab or comma (wordsim353)",
+        help="word pairs and their similarity, separated by tab or comma (wordsim353)",
     )
-    add(
-        "--top_k",
-        type=command_line.integer(1),
-        default=10,
-        help="number of words or texts to show (default: %(default)s)",
-    )
-    command_line.add_family(parser)
-    add(
-        "--dtype",
-        choices=DTYPES,
-        default="float32",
-        help="dtype of weights and arithmetic, with --text (default: %(default)s)",
-    )
+    add_shared(parser, "top_k", default=10)

@@ -2,12 +2,12 @@
 
 import pytest
 
-from flaxformer_lite.__main__ import main
-
 
 @pytest.fixture
 def refusal(capsys):
     """refusal(command, *flags) -> the one line, but for notices, with which it ends."""
+
+    from flaxformer_lite.__main__ import main
 
     def run(*args):
         capsys.readouterr()

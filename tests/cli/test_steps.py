@@ -21,9 +21,8 @@ from flaxformer_lite.checkpoints.digest import describe_leaves
 from flaxformer_lite.checkpoints.record import read_record
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.mixture import SourceConfig
-from flaxformer_lite.contrib.time_machine import replay
 from flaxformer_lite.data.dataset import open_dataset
-from flaxformer_lite.runs import batch_history
+from flaxformer_lite.runs import batch_history, replay
 from flaxformer_lite.runs.errors import RunError
 from flaxformer_lite.runs.start import resume
 from tests.objectives import tables
@@ -111,7 +110,7 @@ def test_the_losses_of_rows_make_the_loss_of_the_batch(run):
 def test_a_step_again_is_the_same_bit_for_bit(run, opened, tmp_path, capsys):
     before = files_of(run)
     flags = ["--at", "16", "--output", tmp_path / "new"]
-    told = said(capsys, "replay", "--workdir", run, *flags).splitlines()
+    told = said(capsys, "steps", "--workdir", run, "--run", *flags).splitlines()
     assert files_of(run) == before
     assert told[0] == "step 16 of 16, run again from checkpoint 8"
     assert told[1] == "loss and grad_norm equal the records of 3 steps from 12 to 16 bit for bit"
@@ -156,11 +155,11 @@ def test_misuse_is_one_sentence(run, tmp_path, refusal):
     (stopped / "metrics.jsonl").write_text("\n".join(kept) + "\n")
     last = "error: --at=15: the last step in metrics.jsonl is 12; name one that was taken."
     for message, (command, folder, *flags) in {
-        last: ("replay", stopped, "--at", 15),
-        "the run has the steps 1 to 16": ("replay", run, "--at", 17),
+        last: ("steps", stopped, "--run", "--at", 15),
+        "the run has the steps 1 to 16": ("steps", run, "--run", "--at", 17),
         "has the steps 1 to 16": ("steps", run, "--at", 17),
         "--at or --document is missing": ("steps", run),
-        "exists already": ("replay", run, "--at", 3, "--output", tmp_path),
+        "exists already": ("steps", run, "--run", "--at", 3, "--output", tmp_path),
         "no run has written a config.json": ("steps", tmp_path, "--at", 3),
         "no such directory": ("steps", tmp_path / "none", "--at", 3),
     }.items():
@@ -172,9 +171,13 @@ def test_a_bad_line_is_found_end_to_end(tmp_path, capsys):
     message = r"not finite.*\d+: .*;.*its rows.*text.jsonl:\d+, .* and 16 more"
     with pytest.raises(RunError, match=message) as ended:
         flaxformer_lite.run(poison.config(tmp_path, steps=16), tmp_path / "run")
-    shows = re.search(r"replay --workdir \S+ --at (\d+) shows the loss of each", str(ended.value))
+    shows = re.search(
+        r"steps --workdir \S+ --at (\d+) --run shows the loss of each", str(ended.value)
+    )
     capsys.readouterr()
-    told = said(capsys, "replay", "--workdir", tmp_path / "run", "--at", shows[1]).split("\n")
+    told = said(capsys, "steps", "--workdir", tmp_path / "run", "--run", "--at", shows[1]).split(
+        "\n"
+    )
     (title,) = (line for line in told if line.startswith("rows by their loss"))
     first = told[told.index(title) + 1]
     assert first.split()[0] == "nan" and f"text.jsonl:{poison.LINE}" in first
@@ -202,9 +205,9 @@ def test_changed_text_is_refused(run, tmp_path, capsys, monkeypatch):
     moved = dataclasses.replace(cfg.data, path=str(text), cache=str(tmp_path))
     cfg = dataclasses.replace(cfg, data=moved)
     monkeypatch.setattr(batch_history, "read_config", lambda folder, **allowed: cfg)
-    for command in ("steps", "replay"):
+    for flags in ([], ["--run"]):
         with pytest.raises(SystemExit):
-            said(capsys, command, "--workdir", tmp_path / "run", "--at", "3")
+            said(capsys, "steps", "--workdir", tmp_path / "run", "--at", "3", *flags)
         assert "has changed since the run read it" in capsys.readouterr().err.splitlines()[-1]
 
 
