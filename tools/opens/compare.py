@@ -8,7 +8,7 @@ import numpy as np
 
 from tools.opens.asked import TEXTS, TOLERANCE
 
-KINDS = ("causal", "seq2seq", "encoder")
+KINDS = ("causal", "seq2seq", "encoder", "classifier", "tagger", "embedder")
 # How a cell of the table says it.
 EQUAL = "equal"
 DIFFERS = "differs"
@@ -36,6 +36,7 @@ def compare(root: Path, engine: str, kind: str, name: str, written_by: str = "ou
         return Cell(NOT_READ, theirs["failed"])
     differences = [
         *unequal_ids(ours, theirs),
+        *unequal_predictions(ours, theirs),
         *unequal_numbers(ours, theirs),
         *unequal_tokens(ours, theirs),
     ]
@@ -52,11 +53,32 @@ def load(at: Path) -> dict[str, Any]:
 
 def unequal_ids(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
     wrong = []
-    for number, ids in enumerate(theirs["ids"]):
+    for number, ids in enumerate(theirs.get("ids", ())):
         if ids != ours["ids"][number]:
             wrong.append(f"ids of {TEXTS[number][:20]!r}")
     if "chat" in theirs and theirs["chat"] != ours["chat"]:
         wrong.append("ids of a chat")
+    return wrong
+
+
+def unequal_predictions(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
+    """Compares what trained models say: answers, classes, probabilities, tags, vectors."""
+    wrong = []
+    if "answers" in theirs and theirs["answers"] != ours["answers"]:
+        wrong.append(f"answers {theirs['answers']}, not {ours['answers']}")
+    for mine, other in zip(ours.get("rows", ()), theirs.get("rows", ()), strict=False):
+        for name, value in other.items():
+            expected = mine[name]
+            if isinstance(value, float):
+                same = abs(value - expected) <= TOLERANCE
+            else:
+                same = value == expected
+            if not same:
+                wrong.append(f"{name} {value}, not {expected}")
+    if "vectors" in theirs:
+        difference = float(np.abs(theirs["vectors"] - ours["vectors"]).max())
+        if not difference <= TOLERANCE:
+            wrong.append(f"vectors by {difference:.0e}")
     return wrong
 
 

@@ -116,14 +116,14 @@ CAUSAL: dict[str, dict[str, Any]] = {
     "olmo": {},
     "olmo2": {},
     "olmo3": {"layer_types": SLIDING, "sliding_window": 16},
-    "olmoe": {"num_experts": 4, "num_experts_per_tok": 2},
+    "olmoe": {"num_experts": 4, "num_experts_per_tok": 2, "num_key_value_heads": 4},
     "opt": {"word_embed_proj_dim": 128},
-    "phi": {},
+    "phi": {"num_key_value_heads": 4},
     "phi3": {"original_max_position_embeddings": 512},
     "qwen2": {},
     "qwen2_moe": MIXED | {"num_experts": 4, "shared_expert_intermediate_size": 64},
     "qwen3": {},
-    "qwen3_moe": MIXED | {"num_experts": 4},
+    "qwen3_moe": MIXED | {"num_experts": 4, "norm_topk_prob": True},
     "qwen3_next": MIXED
     | {
         "num_experts": 4,
@@ -155,11 +155,59 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "roberta": {},
     "xlm-roberta": {},
 }
+# Families whose published folders have a SentencePiece model, which llama.cpp's converter reads.
+SENTENCEPIECE = (
+    "ernie4_5",
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "gemma4_text",
+    "pegasus",
+    "phi3",
+    "t5",
+)
+TURNS = (
+    "{% for turn in messages %}<start_of_turn>{{ turn['role'] }}\n"
+    "{{ turn['content'] }}<end_of_turn>\n{% endfor %}"
+    "{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
+)
+PIECES = 2000
 AUTO = {
     "causal": (CAUSAL, "AutoModelForCausalLM"),
     "seq2seq": (SEQ2SEQ, "AutoModelForSeq2SeqLM"),
     "encoder": (ENCODERS, "AutoModel"),
 }
+
+
+def train_sentencepiece(folder: Path) -> Path:
+    """Trains a tokenizer as Gemma's is on this project's pages, and writes both of its files."""
+    import sentencepiece
+
+    folder.mkdir(parents=True, exist_ok=True)
+    pages = sorted((Path(__file__).parents[2] / "docs").rglob("*.md"))
+    text = folder / "text.txt"
+    text.write_text("\n".join(page.read_text() for page in pages))
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(text),
+        model_prefix=str(folder / "tokenizer"),
+        vocab_size=PIECES,
+        model_type="bpe",
+        byte_fallback=True,
+        pad_id=0,
+        eos_id=1,
+        bos_id=2,
+        unk_id=3,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        add_dummy_prefix=False,
+        user_defined_symbols=["<start_of_turn>", "<end_of_turn>"],
+        minloglevel=2,
+    )
+    named = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+    config = named | {"tokenizer_class": "GemmaTokenizer", "add_bos_token": True}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": TURNS}))
+    transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder)
+    return folder
 
 
 def make(kind: str, model_type: str, tokenizer: Path, folder: Path) -> None:
@@ -180,9 +228,8 @@ def make(kind: str, model_type: str, tokenizer: Path, folder: Path) -> None:
     spread(model)
     model.save_pretrained(folder)
     vocabulary.save_pretrained(folder)
-    for name in ("tokenizer.model",):
-        if (tokenizer / name).exists():
-            shutil.copy(tokenizer / name, folder)
+    if (tokenizer / "tokenizer.model").exists():  # version 5 of transformers does not write it
+        shutil.copy(tokenizer / "tokenizer.model", folder)
 
 
 def spread(model: torch.nn.Module) -> None:
@@ -202,13 +249,15 @@ def main() -> None:
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     only = args.only.split(",") if args.only else []
+    pieces = train_sentencepiece(args.folders.parent / "sentencepiece")
     failed = {}
     for kind, (table, _) in AUTO.items():
         for model_type in table:
             if only and model_type not in only:
                 continue
+            tokenizer = pieces if model_type in SENTENCEPIECE else args.tokenizer
             try:
-                make(kind, model_type, args.tokenizer, args.folders / kind / model_type)
+                make(kind, model_type, tokenizer, args.folders / kind / model_type)
             except Exception as error:
                 failed[model_type] = f"{type(error).__name__}: {error}"
                 print(model_type, failed[model_type][:300], flush=True)

@@ -16,9 +16,9 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).parents[3]))
 
-from tools.opens.asked import CHAT, NEW_TOKENS, TEXTS
+from tools.opens.asked import ASKED, CHAT, NEW_TOKENS, SENTENCES, TAGGED, TEXTS
 
-__all__ = ["CHAT", "NEW_TOKENS", "TEXTS", "Unknown", "answer"]
+__all__ = ["ASKED", "CHAT", "NEW_TOKENS", "SENTENCES", "TAGGED", "TEXTS", "Unknown", "answer"]
 
 
 class Unknown(Exception):

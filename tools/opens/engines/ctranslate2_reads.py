@@ -8,7 +8,7 @@ from typing import Any
 import ctranslate2
 import numpy as np
 import transformers
-from answers import CHAT, NEW_TOKENS, TEXTS, Unknown, answer
+from answers import ASKED, CHAT, NEW_TOKENS, TEXTS, Unknown, answer
 from ctranslate2.converters import TransformersConverter
 
 
@@ -51,10 +51,25 @@ def read(folder: Path, kind: str) -> dict[str, Any]:
             tokenizer.apply_chat_template(CHAT, add_generation_prompt=True, return_dict=False)
         )
         found["eos_token"] = said.get("eos_token")
+        if folder.name == "trained":
+            found["answers"] = [chat(model, tokenizer, question) for question in ASKED]
         for number, ids in enumerate(found["ids"]):
             tokens = tokenizer.convert_ids_to_tokens(ids)
             found[f"logits/{number}"] = np.array(model.forward_batch([tokens]))[0, -1]
     return found
+
+
+def chat(model: ctranslate2.Generator, tokenizer: Any, question: str) -> str:
+    turns = [{"role": "user", "content": question}]
+    prompt = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+    (result,) = model.generate_batch(
+        [tokenizer.tokenize(prompt)],
+        max_length=NEW_TOKENS,
+        include_prompt_in_result=False,
+        beam_size=1,
+        sampling_topk=1,
+    )
+    return tokenizer.decode(result.sequences_ids[0], skip_special_tokens=True).strip()
 
 
 if __name__ == "__main__":

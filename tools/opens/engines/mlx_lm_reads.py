@@ -8,7 +8,7 @@ from typing import Any
 import mlx.core as mx
 import mlx_lm.utils
 import numpy as np
-from answers import CHAT, NEW_TOKENS, TEXTS, Unknown, answer
+from answers import ASKED, CHAT, NEW_TOKENS, TEXTS, Unknown, answer
 from mlx_lm.generate import generate_step
 
 
@@ -26,7 +26,15 @@ def read(folder: Path, kind: str) -> dict[str, Any]:
     found["greedy"] = [int(token) for token, _ in written]
     found["stops"] = sorted(tokenizer.eos_token_ids)
     found["chat"] = list(tokenizer.apply_chat_template(CHAT, add_generation_prompt=True))
+    if folder.name == "trained":
+        found["answers"] = [chat(model, tokenizer, question) for question in ASKED]
     return found
+
+
+def chat(model: Any, tokenizer: Any, question: str) -> str:
+    turns = [{"role": "user", "content": question}]
+    prompt = tokenizer.apply_chat_template(turns, add_generation_prompt=True)
+    return mlx_lm.generate(model, tokenizer, prompt, max_tokens=NEW_TOKENS).strip()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ os.environ |= {
 }
 
 import numpy as np
-from answers import CHAT, NEW_TOKENS, TEXTS, Unknown, answer
+from answers import ASKED, CHAT, NEW_TOKENS, TEXTS, Unknown, answer
 from vllm import LLM, ModelRegistry, SamplingParams
 
 COMPARED = 64  # likeliest tokens whose log-probabilities are asked for
@@ -50,6 +50,11 @@ def read(folder: Path, kind: str) -> dict[str, Any]:
     )
     stops = engine.get_default_sampling_params().stop_token_ids or []
     found["stops"] = sorted({tokenizer.eos_token_id, *stops})
+    if folder.name == "trained":
+        plain = SamplingParams(max_tokens=NEW_TOKENS, temperature=0)
+        turns = [[{"role": "user", "content": question}] for question in ASKED]
+        said = engine.chat(turns, plain, use_tqdm=False)
+        found["answers"] = [one.outputs[0].text.strip() for one in said]
     del engine
     gc.collect()
     return found
