@@ -43,6 +43,7 @@ from flaxformer_lite.nn.positions.encoding import Encoding, list_hooks
 from flaxformer_lite.nn.positions.learned import Learned
 from flaxformer_lite.nn.positions.nope import Nope
 from flaxformer_lite.nn.positions.rope import Rope
+from flaxformer_lite.objectives.rows import row_ids
 from flaxformer_lite.objectives.text.causal_lm import CausalLm
 
 LENGTH = 64
@@ -138,7 +139,7 @@ def held_out_text(cfg: ExperimentConfig, rows: int) -> np.ndarray:
     data = open_dataset(
         dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, length=LONG)), "eval"
     )
-    texts = (np.concatenate(data.records.row(int(i))) for i in data.order)
+    texts = (np.concatenate(row_ids(data.records, int(i))) for i in data.order)
     found = list(itertools.islice((ids for ids in texts if len(ids) == LONG + 1), rows))
     if not found:
         raise ConfigError(

@@ -19,8 +19,9 @@ from pathlib import Path
 from unittest import mock
 
 from flaxformer_lite.config import DataConfig, TokenizerConfig
-from flaxformer_lite.data import source, tokenizing
-from flaxformer_lite.data.text_examples import Corpus, open_corpus
+from flaxformer_lite.data import documents, source
+from flaxformer_lite.data.documents import open_corpus
+from flaxformer_lite.data.records import Corpus
 from flaxformer_lite.text.tokenizer import Bytes
 
 FILES = 6
@@ -41,7 +42,7 @@ def hash_of(corpus: Corpus) -> str:
     """Hashes all that is stored of a text."""
     store = corpus.tokens["train"].store
     digest = hashlib.sha256(f"{store.offsets('ids').tolist()} {store.splits}".encode())
-    for name in tokenizing.COLUMNS:
+    for name in documents.COLUMNS:
         digest.update(store.values(name).tobytes())
     return digest.hexdigest()
 
@@ -59,7 +60,7 @@ def build(folder: Path, cache: Path, due: str, *, locks: bool) -> None:
 
     with (
         mock.patch.object(source, "PART_BYTES", 1),
-        mock.patch.object(tokenizing, "BATCH", BATCH_CHARACTERS),
+        mock.patch.object(documents, "BATCH_CHARACTERS", BATCH_CHARACTERS),
         mock.patch.object(Bytes, "encode_batch", encode_slowly),
         mock.patch.object(fcntl, "flock", fcntl.flock if locks else refuse_lock),
     ):
@@ -91,7 +92,7 @@ def hunt(root: Path, *, turns: int, processes: int = 2, locks: bool = True, seed
         lines = [f"file {number}, line {line}: {draw.random()}\n" for line in range(LINES)]
         (folder / f"{number}.txt").write_text("".join(lines))
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["flaxformer_lite.data.text_examples"])
+    context.set_forkserver_preload(["flaxformer_lite.data.documents"])
     cache = root / "cache"
     killed = 0
     for turn in range(turns):

@@ -18,10 +18,9 @@ from flaxformer_lite.cli.read_page import read_page
 from flaxformer_lite.cli.render_example import Renderer, parts_of
 from flaxformer_lite.cli.tables import make_console
 from flaxformer_lite.config import ExperimentConfig, plugin_name
-from flaxformer_lite.data import table
+from flaxformer_lite.data import rows as table_rows
 from flaxformer_lite.data.dataset import Dataset, name_held_out, open_dataset
-from flaxformer_lite.data.text_examples import Corpus
-from flaxformer_lite.data.text_records import Records
+from flaxformer_lite.data.records import Corpus, Records
 from flaxformer_lite.files.read import escape_controls
 from flaxformer_lite.models import build_model
 from flaxformer_lite.objectives.tables.task import Labelled, Task
@@ -106,26 +105,25 @@ def _tokens_cut(data: Dataset, seed: int, row: int) -> Rows:
 
 
 def _texts(data: Dataset) -> Texts:
-    if data.mixture:
-        sources = data.mixture.sources
-        return {name: (rows.corpus, rows.splits["train"]) for name, rows in sources.items()}
-    if data.corpus:
-        return {"": (data.corpus, data.splits["train"])}
-    return {}
+    texts = {}
+    for name, stream in data.sources.items():
+        if stream.corpus is not None:
+            texts[name] = stream.corpus, stream.splits["train"]
+    return texts
 
 
 def _contents(data: Dataset, texts: Texts, eval_path: str) -> Rows:
     described = [row for row in data.described if not row[0].startswith("example ")]
     if not texts:
         return described + _label_counts(data)
-    if data.corpus:
-        source = data.corpus.source
+    if "" in texts:
+        source = texts[""][0].source
         described = [("data", f"{source.where}: {source.kinds()} on disk")]
         if source.unread():
             described.append(("notice", source.unread()))
     bytes_of = np.asarray([len(piece) for piece in data.tokenizer.pieces()])
     for name, (corpus, records) in texts.items():
-        for title, value in _sizes(corpus, records.counts, bytes_of, eval_path):
+        for title, value in _sizes(corpus, records.count_tokens(), bytes_of, eval_path):
             described.append((f"{name} {title}".lstrip(), value))
     return described
 
@@ -191,7 +189,7 @@ def _rows(data: Dataset, cfg: ExperimentConfig, examples: list[Any]) -> Rows:
     steps = with_steps(cfg, train, data.held).train.steps
     records = data.records
     epochs = ""
-    if not data.mixture:
+    if not data.mixing:
         epochs = f": {cfg.train.epochs or steps * size / train:.3g} epochs"
     lengths = f"{records.length} tokens"
     if records.target_length:
@@ -265,7 +263,7 @@ def _cached_rows(data: Dataset) -> str:
             folders.append(str(part.store.folder))
     if folders:
         return ", ".join(folders)
-    size = f"{table.SMALL >> 20} MiB"
+    size = f"{table_rows.SMALL_BYTES >> 20} MiB"
     return f"the tokenizer only; a table of less than {size} is tokenized when a run starts"
 
 

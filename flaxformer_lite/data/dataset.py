@@ -16,22 +16,21 @@ import numpy as np
 
 from flaxformer_lite.config import ConfigError, ExperimentConfig, plugin_name
 from flaxformer_lite.config.rules import DATASET
-from flaxformer_lite.data import table
-from flaxformer_lite.data.hub_dataset import list_splits
-from flaxformer_lite.data.labelled import fingerprint_rows, open_labelled
-from flaxformer_lite.data.mixing import tag_source
-from flaxformer_lite.data.mixture import Mixture, open_mixture
-from flaxformer_lite.data.order import endless_finder
-from flaxformer_lite.data.padding import Buckets, Packer, columns_used, draw_batches, sides_of
-from flaxformer_lite.data.split import SPLITS
-from flaxformer_lite.data.text_examples import (
-    Corpus,
-    check_vocabulary,
-    open_corpus,
+from flaxformer_lite.data import find_files
+from flaxformer_lite.data.documents import open_corpus
+from flaxformer_lite.data.examples import (
+    open_labelled_stream,
     open_records,
+    open_rows,
     open_text_rows,
 )
-from flaxformer_lite.data.text_records import ConcatRecords
+from flaxformer_lite.data.hub_dataset import list_splits
+from flaxformer_lite.data.mixing import Mixing, tag_source
+from flaxformer_lite.data.mixture import find_in_mixture, interleave, open_mixture
+from flaxformer_lite.data.order import endless_finder
+from flaxformer_lite.data.padding import Buckets, Packer, columns_used, draw_batches, sides_of
+from flaxformer_lite.data.records import ConcatRecords, Stream
+from flaxformer_lite.data.split import SPLITS
 from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.objectives.rows import Example
 from flaxformer_lite.objectives.tables.task import Task
@@ -50,13 +49,12 @@ class Dataset:
 
     split: str  # "train", endless, each epoch shuffled and planned anew, or "eval", a single pass
     objective: Objective
-    splits: Mapping[str, Any]  # Records or LabelledRecords by split
-    fingerprint: str  # hash of text, tokenizer, objective and lengths
-    corpus: Corpus | None = None  # None for dummy records, and for the rows of a table
-    described: tuple[tuple[str, str], ...] = ()  # what a table holds, in words
-    # opens one of `objective.num_plans` of the training text; None: has one
-    open_plan: Callable[[int], Any] | None = None
-    mixture: Mixture | None = None  # of several texts; None: there is one
+    splits: Mapping[str, Any]  # Records by split; ConcatRecords of a mixture
+    fingerprint: str  # hash of content, tokenizer, objective and lengths
+    described: tuple[tuple[str, str], ...] = ()  # titles and texts for the banner of a run
+    # what the training rows come from, by name; "" where there is no mixture
+    sources: Mapping[str, Stream] = dataclasses.field(default_factory=dict)
+    mixing: Mixing | None = None  # which source each row of a mixture has
 
     @property
     def records(self) -> Any:
@@ -93,7 +91,7 @@ class Dataset:
     @property
     def held(self) -> int | None:
         """The number of examples in the whole training stream; None if it is endless."""
-        return self.mixture.mixing.total if self.mixture else None
+        return self.mixing.total if self.mixing else None
 
     def batches(
         self,
@@ -235,11 +233,17 @@ class Dataset:
 
         The function returns the records and the row in them.
         """
-        if self.mixture:
-            return self.mixture.finder(seed)
-        if self.open_plan is None:
-            return endless_finder(lambda _: self.records, 1, seed)
-        return endless_finder(self.open_plan, self.objective.num_plans, seed)
+        if self.mixing:
+            return find_in_mixture(self.sources, self.mixing, seed)
+        num_plans = 1
+        for stream in self.sources.values():
+            num_plans = stream.num_plans
+
+        def open_plan(number: int) -> Any:
+            # The records of the first may have a reference, which the stream's have not.
+            return self.sources[""].open_plan(number) if number else self.records
+
+        return endless_finder(open_plan, num_plans, seed)
 
     def example(self, row: int, seed: int, position: int, records: Any = None) -> Example:
         """Builds one example with a random generator seeded by (seed, position).
@@ -251,9 +255,9 @@ class Dataset:
         if isinstance(records, ConcatRecords):
             records, row = records.find(row)
         example = self.objective.make_example(records, row, np.random.default_rng([seed, position]))
-        if not self.mixture:
+        if not self.mixing:
             return example
-        return tag_source(example, self.mixture.sources, records.source)
+        return tag_source(example, self.sources, records.source)
 
     def sample_targets(self, split: str) -> Iterator[dict[str, np.ndarray]]:
         """Yields the targets of every example of a split.
@@ -261,7 +265,7 @@ class Dataset:
         Their order is random but fixed, so any prefix is a fair sample.
         """
         data = dataclasses.replace(self, split=split)
-        if self.mixture and split == "train":  # in the proportions in which they are read
+        if self.mixing and split == "train":  # in the proportions in which they are read
             find = self.finder(0)
             size = min(data.num_examples, self.held or data.num_examples)
             places = (find(position) for position in range(size))
@@ -283,8 +287,8 @@ class Dataset:
     @functools.cached_property
     def order(self) -> np.ndarray:
         """The order of held-out examples: random but fixed, so any prefix is a fair sample."""
-        if self.mixture:
-            return self.mixture.order(self.records)
+        if self.mixing:
+            return interleave(self.records)
         return np.random.default_rng(0).permutation(self.num_examples)
 
 
@@ -330,36 +334,24 @@ def open_dataset(
         raise ValueError(f"split={split!r}: must be train or eval.")
     cfg = name_held_out(cfg)
     objective = cfg.objective
-    if isinstance(objective, Task):
-        if cfg.data.mixture:
+    if cfg.data.mixture:
+        if isinstance(objective, Task):
             raise ConfigError(
                 f"data.mixture: {plugin_name(objective)} learns from the rows of one table; set"
                 " data.path to it instead."
             )
-        objective, rows, described = open_labelled(
-            cfg.data, objective, cfg.model.skeleton, labels, types=cfg.model.type_vocab_size
-        )
-        check_vocabulary(cfg, rows["train"].tokenizer)
-        return Dataset(
-            split, objective, rows, fingerprint_rows(objective, rows), described=tuple(described)
-        )
-    if cfg.data.mixture:
         mixture = open_mixture(cfg)
-        return Dataset(
-            split,
-            objective,
-            mixture.splits,
-            mixture.fingerprint,
-            described=mixture.described,
-            mixture=mixture,
-        )
-    text = open_text_rows(cfg, cfg.data)
-    if split == "train":
-        text.prepare(
-            cfg.train.epochs or cfg.train.steps * cfg.train.batch_size / len(text.splits["train"])
-        )
+        return Dataset(split, objective, *mixture)
+    described: list[tuple[str, str]] = []
+    if isinstance(objective, Task):
+        objective, stream, described = open_labelled_stream(cfg, labels)
+    else:
+        stream = open_text_rows(cfg, cfg.data)
+        if split == "train":
+            rows = cfg.train.steps * cfg.train.batch_size
+            stream.prepare(cfg.train.epochs or rows / len(stream.splits["train"]))
     return Dataset(
-        split, objective, text.splits, text.fingerprint, text.corpus, open_plan=text.open_plan
+        split, objective, stream.splits, stream.fingerprint, tuple(described), {"": stream}
     )
 
 
@@ -378,11 +370,37 @@ def name_held_out(cfg: ExperimentConfig) -> ExperimentConfig:
         splits = list_splits(data.path)
     except StorageError as error:
         raise StorageError(f"data.path: {error}") from None
-    for name in table.SPLITS["eval"]:
+    for name in find_files.SPLITS["eval"]:
         if name in splits:
             eval_path = f"{data.path.rstrip('/')}/{name}"
             return dataclasses.replace(cfg, data=dataclasses.replace(data, eval_path=eval_path))
     return cfg
+
+
+def open_file(
+    cfg: ExperimentConfig, path: str, tokenizer: Tokenizer, *, predicts: bool = False
+) -> Dataset:
+    """Opens a file as held-out examples.
+
+    Args:
+      cfg: the experiment that a model was trained by, with its tokenizer's path.
+      path: a table for tasks; text for other objectives, as data.path.
+      tokenizer: the model's.
+      predicts: whether the columns that the task predicts are ignored; they may be missing.
+
+    Raises:
+      ConfigError: the file cannot be read, is of another form, or is too short.
+    """
+    objective = cfg.objective
+    if isinstance(objective, Task):
+        model = cfg.model.skeleton, cfg.model.type_vocab_size
+        records = open_rows(path, cfg.data, objective, tokenizer, *model, predicts=predicts)
+        return Dataset("eval", objective, {"eval": records}, "")
+    if predicts:
+        raise ConfigError(
+            f"{plugin_name(objective)} predicts tokens, not rows: generate shows them."
+        )
+    return open_text(cfg, path)
 
 
 def open_text(cfg: ExperimentConfig, path: str) -> Dataset:
@@ -423,4 +441,6 @@ def open_text(cfg: ExperimentConfig, path: str) -> Dataset:
             str(error).replace("--config.data.text_field=", "--columns=text=")
         ) from error
     records = open_records(data, corpus, objective, "eval")
-    return Dataset("eval", objective, {"eval": records}, corpus.fingerprint, corpus)
+    splits = {"eval": records}
+    stream = Stream(corpus.source, splits, corpus.fingerprint, lambda _: records, corpus=corpus)
+    return Dataset("eval", objective, splits, corpus.fingerprint, sources={"": stream})

@@ -1,27 +1,66 @@
-"""Content hashes of files, cached by file metadata so that a start need not open the files."""
+"""Hashes of what cached folders depend on: of code, and of the content of files.
+
+Those of files are cached by their metadata, so that a start need not open them.
+"""
 
 import contextlib
+import functools
 import hashlib
+import inspect
 import json
 import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from flaxformer_lite.config import ConfigError
+from flaxformer_lite import registry
+from flaxformer_lite.config import ConfigError, plugin_name, to_config_dict
 from flaxformer_lite.files.read import open_regular, read_object
+from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.storage import compressed, content_cache
 
 FORMAT = "1"  # increase when what is hashed changes
 MANY = 64  # hashes of more files are cached
 BLOCK = 1 << 20  # bytes read at a time
 LARGE = 1 << 22  # and hashes of more bytes; fewer are read in a moment
+NO_FILE = ("abc", "builtins", "typing", "__main__")  # modules of base classes that are not hashed
+SOURCES = ("data", "objectives", "text")  # what the records of rows depend on
 SETTLED = 10  # seconds after a change in which another one might have the same timestamp
 
 
 def digest_of(parts: object) -> str:
     """Hashes what a cached folder depends on, for its name."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def is_cacheable(objective: Objective) -> bool:
+    """Returns whether the records of a task may be cached.
+
+    Those of a class defined in a notebook may not, because its code can change unseen.
+    """
+    return all(cls.__module__ != "__main__" for cls in type(objective).__mro__)
+
+
+def made_by(objective: Objective) -> list[str]:
+    """Returns what the records of a row depend on besides the row: the task's fields and code."""
+    digest = hashlib.sha256(_code().encode())
+    for cls in type(objective).__mro__:
+        package, _, place = cls.__module__.partition(".")
+        is_hashed = package == registry.PACKAGE and place.partition(".")[0] in SOURCES
+        if package not in NO_FILE and not is_hashed:
+            digest.update(Path(inspect.getfile(cls)).read_bytes())
+    return [plugin_name(objective), to_config_dict(objective).to_json(), digest.hexdigest()]
+
+
+@functools.cache
+def _code() -> str:
+    """Hashes the files of this package that the records of a row depend on."""
+    package = Path(registry.__file__).parent
+    digest = hashlib.sha256()
+    for folder in SOURCES:
+        for path in sorted((package / folder).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def hash_content(digest: "hashlib._Hash", file: Path, where: str) -> None:

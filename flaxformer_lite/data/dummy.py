@@ -7,13 +7,14 @@ import jax
 import numpy as np
 
 from flaxformer_lite.config import ExperimentConfig
-from flaxformer_lite.data.encoded_rows import LabelledRecords, encode_rows
+from flaxformer_lite.data.encoding import encode_rows
 from flaxformer_lite.data.mixing import tag_source
 from flaxformer_lite.data.open_tokenizer import open_tokenizer
-from flaxformer_lite.data.rows import Table, keep_rows
-from flaxformer_lite.data.text_records import Records
+from flaxformer_lite.data.records import Records
+from flaxformer_lite.data.rows import keep_table
+from flaxformer_lite.data.store import Part, StoreWriter, build_store
 from flaxformer_lite.objectives.row_plans import RowPlan
-from flaxformer_lite.objectives.rows import Example
+from flaxformer_lite.objectives.rows import Example, StoredColumn
 from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.text import tokenizer
 
@@ -60,7 +61,7 @@ def _examples(cfg: ExperimentConfig, count: int, seed: int) -> list[Example]:
     return examples
 
 
-def _sample(cfg: ExperimentConfig) -> tuple[Task, LabelledRecords]:
+def _sample(cfg: ExperimentConfig) -> tuple[Task, Records]:
     """Returns a task with the labels of its sample, and the sample's examples."""
     task: Any = cfg.objective
     rows = [dict(row) for row in task.sample]
@@ -69,10 +70,9 @@ def _sample(cfg: ExperimentConfig) -> tuple[Task, LabelledRecords]:
         rows = [{**row, **unknown} for row in rows]
     else:
         task = task.fit(rows, {})
-    kept = keep_rows(rows)
-    table = Table("the sample", (), kept, "")
+    table = keep_table(rows, "the sample")
     model = cfg.model.skeleton, cfg.model.type_vocab_size
-    return task, encode_rows(task, cfg.data, table, kept, tokenizer.Bytes(), *model)
+    return task, encode_rows(task, cfg.data, table, table.rows, tokenizer.Bytes(), *model)
 
 
 def _records(cfg: ExperimentConfig, lengths: np.ndarray, rng: np.random.Generator) -> Records:
@@ -89,7 +89,12 @@ def _records(cfg: ExperimentConfig, lengths: np.ndarray, rng: np.random.Generato
     )
     tokens[offsets[1:] - 1] = words.eos_id
     plan: RowPlan = objective.plan_rows(offsets, length, target_length, words)
-    return Records(words, length, target_length, tokens, *plan)
+
+    def write(writer: StoreWriter) -> None:
+        writer.append_joined("train", len(lengths), {"ids": tokens}, {"ids": lengths})
+
+    kept = build_store({"ids": StoredColumn("token")}, [Part("0", write)], words.vocab_size)
+    return Records(words, length, target_length, kept, ("ids",), plan=plan)
 
 
 def vocab_size(cfg: ExperimentConfig) -> int:

@@ -8,97 +8,74 @@ With a temperature T, the weights are multiplied by size ** (1 / T) (Raffel et a
 
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import math
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from flaxformer_lite.config import ConfigError, DataConfig, ExperimentConfig
 from flaxformer_lite.config.mixture import SourceConfig, read_changes
+from flaxformer_lite.data.documents import read_text, shared_tokenizer
+from flaxformer_lite.data.examples import open_text_rows
 from flaxformer_lite.data.mixing import LEAST_SHARE, Mixing, Stage
-from flaxformer_lite.data.text_examples import TextRows, open_text_rows, read_text, shared_tokenizer
-from flaxformer_lite.data.text_records import ConcatRecords, Records
+from flaxformer_lite.data.records import ConcatRecords, Records, Stream
 
 # The rule of mixing.py: a run begun with another would not go on with the same batches.
 RULE = "a tree of two-way choices"
 STAIRS = 100  # most steps by which a linear change of a weight is approximated
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Mixture:
-    """The sources of a mixture, and the assignment of training rows to them."""
+Described = tuple[tuple[str, str], ...]
 
-    sources: Mapping[str, TextRows]
+
+class Mixture(NamedTuple):
+    """What a Dataset needs of a mixture."""
+
+    splits: Mapping[str, ConcatRecords]
+    fingerprint: str
+    described: Described  # the sources, for the banner of a run
+    sources: Mapping[str, Stream]
     mixing: Mixing
-    run_rows: int  # rows that the whole run reads
 
-    def finder(self, seed: int) -> Callable[[int], tuple[Records, int]]:
-        """Returns a function that finds row p of the stream.
 
-        It returns the records of the row's source, and the number of the row in them. Each source
-        has its own order, which does not change when other sources are added.
-        """
-        finders = []
-        for name, rows in self.sources.items():
-            # By name and not by number, so that other sources may come and go; not by hash(), which
-            # differs between processes.
-            finders.append(rows.finder((seed + zlib.crc32(name.encode())) % 2**32))
+def find_in_mixture(
+    sources: Mapping[str, Stream], mixing: Mixing, seed: int
+) -> Callable[[int], tuple[Records, int]]:
+    """Returns a function that finds row p of the stream.
 
-        def find(position: int) -> tuple[Records, int]:
-            source, number = self.mixing.find(position)
-            return finders[source](number)
+    It returns the records of the row's source, and the number of the row in them. Each source has
+    its own order, which does not change when other sources are added.
+    """
+    finders = []
+    for name, stream in sources.items():
+        # By name and not by number, so that other sources may come and go; not by hash(), which
+        # differs between processes.
+        finders.append(stream.finder((seed + zlib.crc32(name.encode())) % 2**32))
 
-        return find
+    def find(position: int) -> tuple[Records, int]:
+        source, number = mixing.find(position)
+        return finders[source](number)
 
-    @functools.cached_property
-    def splits(self) -> dict[str, ConcatRecords]:
-        rows_of_sources = self.sources.values()
-        return {
-            "train": ConcatRecords([rows.splits["train"] for rows in rows_of_sources]),
-            "eval": ConcatRecords([rows.splits["eval"] for rows in rows_of_sources]),
-        }
+    return find
 
-    @functools.cached_property
-    def fingerprint(self) -> str:
-        known = [(name, rows.fingerprint) for name, rows in self.sources.items()]
-        known.append(("", RULE))
-        return hashlib.sha256(repr(known).encode()).hexdigest()[:16]
 
-    @functools.cached_property
-    def described(self) -> tuple[tuple[str, str], ...]:
-        """Descriptions of the sources for the banner of a run, as (name, text)."""
-        shares = self.mixing.shares(0)
-        counts = self.mixing.counts(self.run_rows)
-        held = self.splits["eval"]
-        examples = len(self.splits["train"])
-        data = f"a mixture of {len(self.sources)} sources; {examples:,} examples"
-        rows = [("data", data)]
-        for (name, text), share, count in zip(self.sources.items(), shares, counts, strict=True):
-            source = text.corpus.source
-            examples = len(text.splits["train"])
-            read = f"{share:.1%} of the rows at first, {count / examples:.3g} epochs in all"
-            rows.append((name, f"{read}; {source.kinds()}; {examples:,} examples"))
-            if source.left_out:
-                rows.append(("notice", source.unread()))
-        return (*rows, ("held out", f"{len(held):,} examples, taken from the sources in turn"))
+def interleave(records: ConcatRecords) -> np.ndarray:
+    """Returns an order of all rows that takes one from each source in turn.
 
-    def order(self, records: ConcatRecords) -> np.ndarray:
-        """Returns an order of all rows that takes one from each source in turn.
-
-        Any prefix of it therefore has as many rows of each source, as long as they last.
-        """
-        stage = Stage(0, (1.0,) * len(records.parts))
-        turns = Mixing([stage], list(map(len, records.parts)))
-        orders = [np.random.default_rng(0).permutation(len(part)) for part in records.parts]
-        rows = []
-        for row in range(len(records)):
-            part, number = turns.find(row)
-            rows.append(orders[part][number] + records.starts[part])
-        return np.asarray(rows)
+    Any prefix of it therefore has as many rows of each source, as long as they last.
+    """
+    stage = Stage(0, (1.0,) * len(records.parts))
+    turns = Mixing([stage], list(map(len, records.parts)))
+    orders = [np.random.default_rng(0).permutation(len(part)) for part in records.parts]
+    rows = []
+    for row in range(len(records)):
+        part, number = turns.find(row)
+        rows.append(orders[part][number] + records.starts[part])
+    return np.asarray(rows)
 
 
 def open_mixture(cfg: ExperimentConfig) -> Mixture:
@@ -119,7 +96,7 @@ def open_mixture(cfg: ExperimentConfig) -> Mixture:
         # The text is split later, and errors of that should name the source too.
         texts.append(text._replace(split=_naming(name)(text.split)))
     chosen = shared_tokenizer(data, texts)
-    sources = dict[str, TextRows]()
+    sources = dict[str, Stream]()
     parts = list[Records]()
     # It holds the list that the loop below fills, as each source's records refer to those of all.
     all_records = ConcatRecords(parts)
@@ -135,15 +112,33 @@ def open_mixture(cfg: ExperimentConfig) -> Mixture:
             limit = sources[name].rows_of(source.epochs)
         limits.append(limit)
     mixing = Mixing(_stages(cfg, sources), limits)
-    size = sum(len(text.splits["train"]) for text in sources.values())
     train = cfg.train
-    run_rows = math.ceil(train.epochs * size) or train.steps * train.batch_size
-    mixture = Mixture(sources, mixing, run_rows)
-    _check_shares(data, mixture)
-    _check_length(cfg, mixture)
-    for rows, count in zip(sources.values(), mixing.counts(mixture.run_rows), strict=True):
-        rows.prepare(count / len(rows.splits["train"]))
-    return mixture
+    run_rows = math.ceil(train.epochs * len(all_records)) or train.steps * train.batch_size
+    _check_shares(data, mixing)
+    _check_length(cfg, mixing, run_rows)
+    for stream, count in zip(sources.values(), mixing.counts(run_rows), strict=True):
+        stream.prepare(count / len(stream.splits["train"]))
+    held = ConcatRecords([stream.splits["eval"] for stream in sources.values()])
+    known = [(name, stream.fingerprint) for name, stream in sources.items()]
+    known.append(("", RULE))
+    fingerprint = hashlib.sha256(repr(known).encode()).hexdigest()[:16]
+    described = _describe(sources, mixing, run_rows, len(held))
+    return Mixture({"train": all_records, "eval": held}, fingerprint, described, sources, mixing)
+
+
+def _describe(
+    sources: Mapping[str, Stream], mixing: Mixing, run_rows: int, num_held: int
+) -> Described:
+    examples = sum(len(stream.splits["train"]) for stream in sources.values())
+    rows = [("data", f"a mixture of {len(sources)} sources; {examples:,} examples")]
+    counted = zip(sources.items(), mixing.shares(0), mixing.counts(run_rows), strict=True)
+    for (name, stream), share, count in counted:
+        examples = len(stream.splits["train"])
+        read = f"{share:.1%} of the rows at first, {count / examples:.3g} epochs in all"
+        rows.append((name, f"{read}; {stream.source.kinds()}; {examples:,} examples"))
+        if stream.source.left_out:
+            rows.append(("notice", stream.source.unread()))
+    return (*rows, ("held out", f"{num_held:,} examples, taken from the sources in turn"))
 
 
 def _section(data: DataConfig, source: SourceConfig) -> DataConfig:
@@ -173,7 +168,7 @@ def _naming(name: str) -> Iterator[None]:
         raise ConfigError(message) from error
 
 
-def _stages(cfg: ExperimentConfig, sources: Mapping[str, TextRows]) -> list[Stage]:
+def _stages(cfg: ExperimentConfig, sources: Mapping[str, Stream]) -> list[Stage]:
     """Turns weights, temperature and schedule into stages of constant weights.
 
     A linear change is approximated by at most STAIRS equal steps.
@@ -215,8 +210,8 @@ def _stages(cfg: ExperimentConfig, sources: Mapping[str, TextRows]) -> list[Stag
     return in_rows
 
 
-def _check_shares(data: DataConfig, mixture: Mixture) -> None:
-    for name, largest in zip(mixture.sources, mixture.mixing.largest_shares, strict=True):
+def _check_shares(data: DataConfig, mixing: Mixing) -> None:
+    for name, largest in zip(data.mixture, mixing.largest_shares, strict=True):
         if not largest:
             raise ConfigError(
                 f"data.mixture.{name}.weight={data.mixture[name].weight:g}: is less than 1 of"
@@ -225,21 +220,21 @@ def _check_shares(data: DataConfig, mixture: Mixture) -> None:
             )
 
 
-def _check_length(cfg: ExperimentConfig, mixture: Mixture) -> None:
+def _check_length(cfg: ExperimentConfig, mixing: Mixing, run_rows: int) -> None:
     """Rejects a run that is longer than the mixture."""
     train = cfg.train
-    total = mixture.mixing.total
+    total = mixing.total
     if total is not None and total < train.batch_size:
         raise ConfigError(
             f"train.batch_size={train.batch_size}: the mixture holds {total:,} rows; lower it, or"
             " raise a source's epochs."
         )
-    if total is not None and mixture.run_rows > total:
+    if total is not None and run_rows > total:
         field = f"steps={train.steps}"
         if train.epochs:
             field = f"epochs={train.epochs:g}"
         raise ConfigError(
-            f"train.{field}: needs {mixture.run_rows:,} rows, and the mixture holds {total:,} until"
+            f"train.{field}: needs {run_rows:,} rows, and the mixture holds {total:,} until"
             " its sources reach their epochs; set train.steps to"
             f" {total // train.batch_size} at most,"
             " or raise the epochs of a source (0: without end)."

@@ -1,11 +1,13 @@
-"""Opens the tokenizer that `data.tokenizer` names."""
+"""Opens the tokenizer that `data.tokenizer` names, or trains one on a sample of the data."""
 
-from collections.abc import Callable, Collection
+import math
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
-from flaxformer_lite.config import TokenizerConfig
-from flaxformer_lite.storage import fetch
-from flaxformer_lite.text import folder_rules, older_files, tokenizer
+from flaxformer_lite.config import DataConfig, TokenizerConfig
+from flaxformer_lite.data.digests import digest_of
+from flaxformer_lite.storage import content_cache, fetch
+from flaxformer_lite.text import folder_rules, older_files, tokenizer, tokenizer_training
 from flaxformer_lite.text.tokenizer import Tokenizer
 
 
@@ -48,3 +50,27 @@ def make_tokenizer(cfg: TokenizerConfig, train: Callable[[], Path]) -> Tokenizer
     if cfg.name == "bytes":
         return tokenizer.Bytes().with_tokens(cfg.add)
     return tokenizer.load(train()).with_tokens(cfg.add)
+
+
+def train_tokenizer(
+    cfg: DataConfig,
+    data: list[object],
+    characters: Callable[[], float],
+    texts: Callable[[int], Iterable[str]],
+) -> Path:
+    """Returns the folder of a tokenizer that is trained on a sample, unless it is cached.
+
+    Args:
+      cfg: the data section.
+      data: what tells the data from others.
+      characters: counts or estimates them.
+      texts: returns every n-th text that there is to train on, for the n that it is given.
+    """
+
+    def write(folder: Path) -> None:
+        most = tokenizer_training.MOST[cfg.tokenizer.name]
+        sample = texts(max(1, math.ceil(characters() / most)))
+        tokenizer_training.train(cfg.tokenizer, sample).save(folder)
+
+    digest = digest_of([*data, *cfg.tokenizer.training])
+    return content_cache.folder(cfg.cache, f"tokenizer-{digest}", write)

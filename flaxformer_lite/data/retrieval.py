@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data.rows import Table, by_role
-from flaxformer_lite.data.table import read_table
+from flaxformer_lite.data.rows import Table, open_table
+from flaxformer_lite.data.table_splits import by_role
 from flaxformer_lite.data.text_encoding import lines
 from flaxformer_lite.files.read import quote_value
 from flaxformer_lite.inference.retrieval import Collected
@@ -71,7 +71,7 @@ def read_pairs(path: str, where: str, columns: str = "", *, documents: str = "")
     equal queries are right.
 
     Args:
-      path: a table, as data/table.py reads it.
+      path: a table, as data/rows.py reads it.
       where: the field and value to name in errors.
       columns: `anchor=NAME,positive=NAME,negatives=NAME` where columns have other than usual names.
       documents: a text file with further documents to search, one per line.
@@ -79,7 +79,7 @@ def read_pairs(path: str, where: str, columns: str = "", *, documents: str = "")
     Raises:
       ConfigError: the table cannot be read, or lacks a column.
     """
-    table = read_table(path, where, "eval")
+    table = open_table(path, where, "eval")
     queries: dict[str, str] = {}
     corpus: dict[str, str] = {}
     relevant: dict[str, set[str]] = {}
@@ -140,7 +140,7 @@ def _judgements(path: Path, folder: Path, where: str) -> Table:
         file = exist[0]
     if file != path:
         where = f"{where}: {file.name}"
-    table = read_table(str(file), where)
+    table = open_table(str(file), where)
     lacking = [name for name in COLUMNS.values() if name not in table.columns]
     if lacking:
         raise ConfigError(
@@ -151,7 +151,7 @@ def _judgements(path: Path, folder: Path, where: str) -> Table:
 
 
 def _texts(path: Path, where: str) -> dict[str, str]:
-    table = read_table(str(path), f"{where}: {path.name}")
+    table = open_table(str(path), f"{where}: {path.name}")
     texts = {}
     for number, row in enumerate(table.rows):
         if not isinstance(row.get("text"), str) or row.get("_id") is None:

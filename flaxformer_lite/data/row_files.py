@@ -1,4 +1,8 @@
-"""Rows of files: csv, tsv, json, jsonl, parquet, arrow and CoNLL, each by its suffix."""
+"""Rows of files: csv, tsv, json, jsonl, parquet, arrow and CoNLL, each by its suffix.
+
+With each row comes its place in the file, from 1: of jsonl and CoNLL the line where it begins, of
+others the number of the row.
+"""
 
 import contextlib
 import csv
@@ -11,7 +15,6 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import columnar, text_encoding
-from flaxformer_lite.data.conll import read_conll
 from flaxformer_lite.files.read import Json, quote_value
 from flaxformer_lite.storage import compressed
 from flaxformer_lite.storage.compressed import File
@@ -22,12 +25,15 @@ LARGEST = 1 << 31  # most bytes of a .json file, which is read in one piece
 MOST_CHARACTERS = 1 << 24  # of one field of csv
 # Excel's first line, which names the separator.
 NAMED_SEPARATOR = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)
-Rows = Iterable[Json]
+# Columns of CoNLL-U, https://universaldependencies.org/format.html
+UNIVERSAL = ("id", "tokens", "lemmas", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
+DOCUMENT = "-DOCSTART-"  # the word of CoNLL's lines between documents
+Rows = Iterator[tuple[int, Json]]  # with the place of each
 Reader = Callable[[File, str], Rows]  # of a file, with what to name in errors
 
 
 def read_rows(path: File, where: str, columns: Sequence[str] = ()) -> Rows:
-    """Yields the rows of a file, as its suffix says, with a few of them in memory.
+    """Yields the rows of a file and their places, as its suffix says, with a few in memory.
 
     Args:
       path: the file; its kind is one of READERS, or of columnar.KINDS.
@@ -45,7 +51,7 @@ def read_rows(path: File, where: str, columns: Sequence[str] = ()) -> Rows:
 
 def _columns(path: File, where: str, kind: str, columns: Sequence[str]) -> Rows:
     with columnar_content(path, where) as content:
-        yield from columnar.rows(content, where, kind, columns)
+        yield from enumerate(columnar.rows(content, where, kind, columns), start=1)
 
 
 @contextlib.contextmanager
@@ -65,7 +71,7 @@ def _delimited(usual: str) -> Reader:
         form = _form_of(path, where, usual)
         if form.unquoted:
             LOG.warning("%s: quotes are read as text, as %s.", where, form.unquoted)
-        return _cells(path, where, form)
+        return enumerate(_cells(path, where, form), start=1)
 
     return read
 
@@ -149,7 +155,7 @@ def _reader(lines: Iterable[str], form: _Form) -> _CsvReader:
     return csv.reader(lines, delimiter=form.separator, quoting=quoting, strict=True)
 
 
-def _cells(path: File, where: str, form: _Form) -> Rows:
+def _cells(path: File, where: str, form: _Form) -> Iterator[Json]:
     """Yields the rows of csv or tsv.
 
     Raises:
@@ -188,9 +194,51 @@ def _cells(path: File, where: str, form: _Form) -> Rows:
 
 
 def _conll(universal: bool) -> Reader:
-    return lambda path, where: read_conll(
-        text_encoding.lines(path, where), where, universal=universal
-    )
+    """Returns the reader of one word and its columns per line, with a blank line after a sentence.
+
+    A sentence is a row, with a list of values per column: `tokens`, the first of the file, and
+    `tags`, the last. Those of CoNLL-U have the names of UNIVERSAL; lines of contractions, empty
+    nodes and comments are left out.
+    """
+
+    def read(path: File, where: str) -> Rows:
+        sentence: list[list[str]] = []
+        width = len(UNIVERSAL) if universal else 0
+        begins = 1
+        lines = itertools.chain(text_encoding.lines(path, where), [""])
+        for number, line in enumerate(lines, start=1):
+            line = line.rstrip("\r\n")
+            # a column between tabs may contain spaces
+            values = line.split("\t") if "\t" in line else line.split()
+            if not any(values):
+                if sentence:
+                    yield begins, _sentence_row(sentence, universal)
+                sentence = []
+            elif values[0] != DOCUMENT and not (universal and _is_left_out(values[0])):
+                width = width or len(values)
+                if len(values) != width:
+                    raise ConfigError(
+                        f"{where}:{number}: {len(values)} columns; each word must have {width}."
+                    )
+                if not sentence:
+                    begins = number
+                sentence.append(values)
+
+    return read
+
+
+def _is_left_out(first: str) -> bool:
+    return first.startswith("#") or not first.isdecimal()
+
+
+def _sentence_row(sentence: list[list[str]], universal: bool) -> Json:
+    columns = [list(values) for values in zip(*sentence, strict=True)]
+    if universal:
+        return dict(list(zip(UNIVERSAL, columns, strict=True))[1:])
+    row = {"tokens": columns[0]}
+    if len(columns) > 1:
+        row["tags"] = columns[-1]
+    return row
 
 
 def _plain(path: File, where: str) -> Rows:
@@ -203,15 +251,8 @@ def _plain(path: File, where: str) -> Rows:
 def _jsonl(path: File, where: str) -> Rows:
     for number, line in enumerate(text_encoding.lines(path, where), start=1):
         if line.strip():
-            yield parse_line(line, f"{where}:{number}")
-
-
-def parse_line(line: str, where: str) -> Json:
-    """Parses a line of jsonl.
-
-    Raises ConfigError, prefixed by `where`, unless the line is an object.
-    """
-    return _object(_json(line.rstrip(), where), where)
+            at = f"{where}:{number}"
+            yield number, _object(_json(line.rstrip(), at), at)
 
 
 def _list(path: File, where: str) -> Rows:
@@ -230,11 +271,13 @@ def _list(path: File, where: str) -> Rows:
             f"{where}: must hold a list of objects, or an object with such a list under data."
         )
     if read and isinstance(read[0], dict) and "paragraphs" in read[0]:
-        return list(_squad(read, where))
-    return [_object(row, f"{where}: entry {number}") for number, row in enumerate(read, start=1)]
+        yield from enumerate(_squad(read, where), start=1)
+        return
+    for number, row in enumerate(read, start=1):
+        yield number, _object(row, f"{where}: entry {number}")
 
 
-def _squad(articles: list[Json], where: str) -> Rows:
+def _squad(articles: list[Json], where: str) -> Iterator[Json]:
     """Yields one row per question of SQuAD's nested file, with the columns of `datasets`."""
     try:
         paragraphs = itertools.chain.from_iterable(article["paragraphs"] for article in articles)
@@ -283,3 +326,11 @@ READERS: dict[str, Reader] = {
     ".conllu": _conll(True),
     ".txt": _plain,
 }
+CONLL = (".conll", ".conllu")
+LINED = (".jsonl", ".ndjson", *CONLL, ".txt")
+
+
+def has_lines(path: File, where: str) -> bool:
+    """Returns whether the rows of a file are lines, whose places are not the numbers of rows."""
+    kind = compressed.kind(path)
+    return kind in LINED and not (kind == ".txt" and text_encoding.is_utf16(path, where))

@@ -1,31 +1,41 @@
-"""The rows of a table, in a store, and their values by role.
+"""The rows of a table, in a store, with the file and line of each, and their values by role.
 
 A row is its JSON: a million rows lie one after another in one array of bytes, and are made when
 they are asked for. JSON rather than pickle, as a cache may be shared with others, and nothing that
 they write may run here. What JSON lacks, such as a date, is kept as its text.
 """
 
+import contextlib
+import functools
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 
-from flaxformer_lite.config import ConfigError, plugin_name
-from flaxformer_lite.data.store import Part, StoreWriter, TokenStore, build_store
-from flaxformer_lite.objectives.rows import ClassNames, StoredColumn
-from flaxformer_lite.objectives.tables.task import Task
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.data import digests, store
+from flaxformer_lite.data.source import Source, SourceRow, open_source
+from flaxformer_lite.data.store import Part, StoreWriter, TokenStore
+from flaxformer_lite.objectives.rows import ClassNames, Encoded, StoredColumn
+from flaxformer_lite.runtime import progress
 
-COLUMNS = {"json": StoredColumn("uint8")}  # of the store
+FORMAT = "7"  # increase when the rows that are read from a file change
+SMALL_BYTES = 1 << 20  # of files whose rows stay in memory
+COLUMNS = {  # of the store
+    "json": StoredColumn("uint8"),
+    "file": StoredColumn("int32", ()),
+    "line": StoredColumn("int64", ()),
+}
 END = ",\n"  # behind each row, so that neighbors are the inside of a list
 MAX_HELD_ROWS = 1 << 8  # before they are handed to the store
 MAX_HELD_BYTES = 1 << 22  # of these rows
 MAX_BATCH_ROWS = 1 << 12  # that are read at a time
 MAX_BATCH_BYTES = 1 << 26  # of these rows, unless one has more
 NUMBERS = 1 << 16  # row numbers hashed at a time
-MAX_COLUMNS_IN_MESSAGE = 12
 TableRow = dict[str, Any]  # the values of a row by column
 RoleRow = dict[str, Any]  # or by role
 
@@ -97,13 +107,25 @@ class TableRows(Sequence[TableRow]):
         """Returns the rows with these numbers, from 0."""
         return TableRows(self.store, self._in_store(numbers), self.names)
 
-    def number(self, row: int) -> int:
-        """Returns the number of a row in the store, which has all rows of the table."""
-        return row if self._numbers is None else int(self._numbers[row])
+    def origin(self, row: int) -> tuple[int, int]:
+        """Returns the number of a row's file, and its line there, or its number."""
+        number = row if self._numbers is None else int(self._numbers[row])
+        return int(self.store.values("file")[number]), int(self.store.values("line")[number])
+
+    def find(self, files: Sequence[int], line: int) -> np.ndarray:
+        """Returns the rows of a line in any of some files, ascending."""
+        found = self.store.values("line") == line
+        found &= np.isin(self.store.values("file"), files)
+        return np.flatnonzero(found if self._numbers is None else found[self._numbers])
 
     def by_role(self, names: dict[str, str | None]) -> "TableRows":
         """Returns the rows with their values by role; `names` has the column of each."""
         return TableRows(self.store, self._numbers, names)
+
+    def with_columns(self, row: int) -> TableRow:
+        """Returns the values of a row by column and by role."""
+        plain = TableRows(self.store, self._numbers)[row]
+        return {**plain, **_role_row(plain, self.names or {})}
 
     def _in_store(self, numbers: np.ndarray) -> np.ndarray:
         return numbers if self._numbers is None else self._numbers[numbers]
@@ -142,17 +164,17 @@ def _role_row(row: TableRow, names: dict[str, str | None]) -> RoleRow:
     return values
 
 
-def write_rows(rows: Iterable[TableRow], writer: StoreWriter) -> None:
+def write_rows(rows: Iterable[SourceRow], writer: StoreWriter) -> None:
     """Writes rows into a store, whose counts have the names of their columns, in order."""
     encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str).encode
-    held = []
+    held: list[Encoded] = []
     size = 0
-    for row in rows:
+    for file, line, row in rows:
         if not row.keys() <= writer.counts.keys():
             for name in row:
                 writer.count(name)
         text = (encode(row) + END).encode("utf-8", "surrogatepass")
-        held.append({"json": np.frombuffer(text, np.uint8)})
+        held.append({"json": np.frombuffer(text, np.uint8), "file": file, "line": line})
         size += len(text)
         if len(held) == MAX_HELD_ROWS or size > MAX_HELD_BYTES:
             writer.append("train", held)
@@ -161,27 +183,25 @@ def write_rows(rows: Iterable[TableRow], writer: StoreWriter) -> None:
     writer.append("train", held)
 
 
-def keep_rows(rows: Iterable[TableRow]) -> TableRows:
-    """Keeps rows in memory."""
-    return TableRows(build_store(COLUMNS, [Part("0", lambda writer: write_rows(rows, writer))]))
-
-
 @dataclass(frozen=True, eq=False)
 class Table:
     """Rows with named columns, in memory or mapped from files."""
 
-    where: str  # the field and value to name in errors
-    columns: tuple[str, ...]  # their names
+    source: Source
     rows: TableRows  # a value per column; csv and tsv hold texts only
     fingerprint: str  # hash of the content
     # the names of the classes (ClassLabel) of each column
     names: ClassNames = field(default_factory=dict)
-    kind: str = ""  # suffix of the file, by which its content was read
 
     @property
-    def identity(self) -> list[str]:
-        """Fingerprint and kind of the file: the same bytes parse differently as .csv and .tsv."""
-        return [self.fingerprint, self.kind]
+    def where(self) -> str:
+        """The field and value to name in errors."""
+        return self.source.where
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return tuple(self.rows.store.counts)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -191,17 +211,9 @@ class Table:
         """Whether the rows are memory-mapped, as a large table's are."""
         return self.rows.store.folder is not None
 
-    def number(self, row: int) -> int:
-        """Returns the number of a row in the file, from 1."""
-        return 1 + self.rows.number(row)
-
-    def with_names(self, names: ClassNames) -> "Table":
-        """Returns the table with the names of its classes."""
-        in_table = {}
-        for column in names:
-            if column in self.columns or column.partition(".")[0] in self.columns:
-                in_table[column] = names[column]
-        return replace(self, names=in_table)
+    def name_rows(self, rows: Iterable[int]) -> str:
+        """Names rows in errors, after `where`, as in `row 3` or `rows 3, 4`."""
+        return self.source.name_rows([self.rows.origin(row) for row in rows])
 
     def take(self, numbers: np.ndarray) -> "Table":
         """Returns a table of the rows with these indices."""
@@ -215,83 +227,43 @@ class Table:
         return replace(self, rows=self.rows.take(numbers), fingerprint=digest.hexdigest()[:16])
 
 
-def columns_of(
-    objective: Task, read: Table, named: str, *, predicts: bool = False
-) -> dict[str, str]:
-    """Maps each role of a task to a column, as configured or by a conventional name.
+def open_table(path: str, where: str, split: str = "train", *, root: str = "") -> Table:
+    """Opens a table, whose rows are read into the cache if they are many.
 
     Args:
-      objective: the task.
-      read: the table.
-      named: the configured columns, as ROLE=NAME,...
-      predicts: whether to leave out the columns that the task predicts.
+      path, where, split: as in `open_source`.
+      root: data.cache, where the rows of a large table are kept; empty: they stay in memory.
 
     Raises:
-      ConfigError: there is no such column, or none with a conventional name.
+      ConfigError: there is no such file, it is empty, or it cannot be read; names the line where
+        there is one.
     """
-    configured = dict(pair.split("=", 1) for pair in named.split(",") if pair)
-    roles = {column.role: column for column in objective.columns}
-    has = f"has {', '.join(map(repr, read.columns[:MAX_COLUMNS_IN_MESSAGE]))}"
-    if len(read.columns) > MAX_COLUMNS_IN_MESSAGE:
-        has += ", ..."
-    unknown = sorted(set(configured) - set(roles))
-    if unknown:
-        raise ConfigError(
-            f"data.columns={named!r}: {plugin_name(objective)} reads {', '.join(roles)}, not"
-            f" {unknown[0]!r}."
-        )
-    columns = {}
-    lacking = []
-    for role, column in roles.items():
-        if predicts and column.predicted:
-            continue
-        name = _conventional(read.columns, (role, *column.names))
-        if role in configured:
-            name = _conventional(read.columns, (configured[role],)) or configured[role]
-        if name in read.columns or str(name).partition(".")[0] in read.columns:
-            columns[role] = str(name)
-        elif role in configured:
-            raise ConfigError(
-                f"data.columns={named!r}: {read.where} {has}, and no {configured[role]!r}."
-            )
-        elif not column.optional:
-            lacking.append(role)
-    flag = "--config.data.columns"
-    if read.where.startswith("--data="):
-        flag = "--columns"
-    if lacking:
-        what = "a column for"
-        them = "it"
-        if len(lacking) > 1:
-            what = "columns for"
-            them = "them"
-        value = ",".join(f"{role}=NAME" for role in lacking)
-        raise ConfigError(
-            f"{read.where}: {has}, where {plugin_name(objective)} needs {what}"
-            f" {' and '.join(map(repr, lacking))}; name {them} with {flag}={value}."
-        )
-    return columns
+    source = open_source(path, where, split=split, root=root)
+    is_large = source.size > SMALL_BYTES
+
+    def write(files: slice, writer: StoreWriter) -> None:
+        with progress.working(f"reading {where}") if is_large else contextlib.nullcontext():
+            write_rows(source.rows(files), writer)
+
+    parts = []
+    for files in source.parts():
+        parts.append(Part(str(files.start), functools.partial(write, files)))
+    if root and is_large:
+        name = f"store-{digests.digest_of(['rows', FORMAT, store.FORMAT, source.fingerprint])}"
+        kept = store.open_store(root, name, COLUMNS, parts)
+    else:
+        kept = store.build_store(COLUMNS, parts)
+    if not len(kept):
+        raise ConfigError(f"{where}: no rows in it.")
+    names = {}
+    for column, classes in source.class_names.items():
+        if not kept.counts.keys().isdisjoint((column, column.partition(".")[0])):
+            names[column] = classes
+    return Table(source, TableRows(kept), source.fingerprint, names)
 
 
-def _conventional(columns: Sequence[str], names: Sequence[str]) -> str | None:
-    """Returns the column that has one of these names.
-
-    An exact match comes first. Failing that, names of two or more letters match regardless of case
-    and surrounding spaces.
-    """
-    for name in names:
-        if name in columns:
-            return name
-    plain = {column.strip().casefold(): column for column in reversed(columns)}
-    for name in names:
-        if len(name) > 1 and name.casefold() in plain:
-            return plain[name.casefold()]
-    return None
-
-
-def by_role(objective: Task, read: Table, named: str, *, predicts: bool = False) -> TableRows:
-    """Returns the values of each row by role; None for roles without a column."""
-    columns = columns_of(objective, read, named, predicts=predicts)
-    return read.rows.by_role(
-        {column.role: columns.get(column.role) for column in objective.columns}
-    )
+def keep_table(rows: Iterable[TableRow], where: str = "") -> Table:
+    """Keeps rows in memory as a table of one file."""
+    placed = (SourceRow(0, number, row) for number, row in enumerate(rows, start=1))
+    kept = store.build_store(COLUMNS, [Part("0", functools.partial(write_rows, placed))])
+    return Table(Source(where, (Path(where or "rows"),)), TableRows(kept), "")

@@ -1,75 +1,62 @@
-"""Lists the files that a path names, or a built-in corpus, and yields their documents with file and
-line.
+"""Opens what a path names, or a built-in corpus, and yields its rows with file and line.
 
-In a folder only files with a suffix of text, jsonl or tables are read, compressed (`.gz`, `.zst`)
-or not; a single file is read whatever its suffix. Files of token ids (token_files.py) are named
-themselves. Each line of a `.jsonl` file and each row of a table (`.csv`, `.tsv`, `.parquet`,
-`.arrow`) is a document. Any other file is one document; if it has more than LONGEST / 2 bytes, it
-is cut at the ends of lines.
+A table is read row by row, with all its columns (row_files.py). Of a text, each line of a `.jsonl`
+file and each row of a table (`.csv`, `.tsv`, `.parquet`, `.arrow`) is a document, and any other
+file is one; if it has more than LONGEST / 2 bytes, it is cut at the ends of lines.
 """
 
 import collections
 import functools
-import glob
 import hashlib
 import itertools
-import os
 import reprlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, TypeGuard
 
 from flaxformer_lite.config import ConfigError, DataConfig
-from flaxformer_lite.data import (
-    columnar,
-    corpora,
-    digests,
-    hub_dataset,
-    row_files,
-    table,
-    text_encoding,
-    token_files,
-)
+from flaxformer_lite.data import columnar, corpora, digests, row_files, token_files
+from flaxformer_lite.data.find_files import JSONL, KNOWN, TABLES, Found, find_table, find_texts
 from flaxformer_lite.data.split import Document
-from flaxformer_lite.files.home import expand_home
-from flaxformer_lite.files.read import STREAM
+from flaxformer_lite.files.read import Json, read_object
+from flaxformer_lite.objectives.rows import ClassNames
 from flaxformer_lite.runtime import progress
-from flaxformer_lite.storage import compressed, content_cache, hub, remote
+from flaxformer_lite.storage import compressed, content_cache
 from flaxformer_lite.storage.compressed import File
-from flaxformer_lite.storage.remote import RemoteFile
-from flaxformer_lite.storage.stores import StorageError, is_url
 
-PROSE = ".txt .text .md .markdown .rst .org .tex .adoc .srt .vtt"
-CODE = (
-    ".py .pyi .c .h .cc .cpp .cxx .hpp .cu .rs .go .java .kt .scala .swift .js .jsx .mjs .ts .tsx"
-    " .rb .php .pl .lua .r .jl .hs .ml .clj .ex .erl .lisp .el .sh .bash .sql .cs .fs .vb .f .f90"
-    " .m .zig .nim .dart .cmake .proto"
-)
-SUFFIXES = frozenset(f"{PROSE} {CODE}".split())
-JSONL = (".jsonl", ".ndjson")
-TABLES = (".csv", ".tsv", *columnar.KINDS)
-PART_BYTES = 1 << 28  # of neighboring files that one process tokenizes at a time
+PART_BYTES = 1 << 28  # of neighboring files that one process reads at a time
 LONGEST = 1 << 24  # most bytes of a document of plain text
-# the suffixes that a folder is searched for, the latter for pairs
-KNOWN = (
-    "text, jsonl or a table",
-    "jsonl or a table",
-)
 NAMED = 3  # most files that a notice names
 CORPUS_FORMAT = "1"  # increase when an extraction in corpora.py changes
 
 
+class SourceRow(NamedTuple):
+    """A row of a file.
+
+    Attributes:
+      file: the number of the file.
+      line: the line where it begins, or the number of the row in a table, from 1.
+      values: by column; of plain text, the only field.
+    """
+
+    file: int
+    line: int
+    values: Json
+
+
 @dataclass(frozen=True)
 class Source:
-    """Documents that can be read repeatedly."""
+    """Rows that can be read repeatedly."""
 
     where: str  # the field and value to name in errors
-    files: tuple[File, ...]  # in a fixed order
-    fields: tuple[str, ...]  # keys of a jsonl line, or columns; a document has one text for each
+    files: tuple[File, ...] = ()  # in a fixed order
+    # keys of a jsonl line, or columns, of which a document has one text each; (): a table, of which
+    # all columns are read
+    fields: tuple[str, ...] = ()
     # sha256 of the content of the files, or of the store's checksums for files in a store
-    fingerprint: str
-    size: int  # bytes
+    fingerprint: str = ""
+    size: int = 0  # bytes
     left_out: tuple[File, ...] = ()  # files of the folder without a text suffix
     stamps: tuple[tuple[int, int], ...] = ()  # bytes of each file, and when it changed
 
@@ -105,7 +92,46 @@ class Source:
     def is_plain(self) -> tuple[bool, ...]:
         """Whether each file is plain text, instead of lines of jsonl, rows or token ids."""
         others = (*JSONL, *TABLES, *token_files.SUFFIXES)
-        return tuple(compressed.kind(path) not in others for path in self.files)
+        return tuple(bool(self.fields) and compressed.kind(p) not in others for p in self.files)
+
+    @functools.cached_property
+    def has_lines(self) -> tuple[bool, ...]:
+        """Whether rows of each file have lines as places, instead of numbers of rows."""
+        plain = zip(self.files, self.is_plain, strict=True)
+        return tuple(is_plain or row_files.has_lines(path, self.where) for path, is_plain in plain)
+
+    @functools.cached_property
+    def class_names(self) -> ClassNames:
+        """The names of the classes (ClassLabel) of each column that has some."""
+        if not self.files or compressed.kind(self.files[0]) not in columnar.KINDS:
+            return {}
+        with row_files.columnar_content(self.files[0], self.where) as content:
+            names = columnar.class_names(content, self.where)
+        described = Path(str(self.files[0])).with_name("dataset_info.json")
+        if not names and described.is_file():
+            return columnar.named(read_object(described).get("features"))
+        return names
+
+    def place(self, file: int, line: int, *, is_exact: bool = True) -> str:
+        """Names a place: `FILE:LINE`, `FILE, row 3`, or `FILE, token 99` of token ids.
+
+        A line that is estimated has a `~`.
+        """
+        path = self.files[file]
+        if self.has_tokens:
+            return f"{path}, token {line}"
+        if self.has_lines[file]:
+            return f"{path}:{line}" if is_exact else f"{path}:~{line}"
+        return f"{path}, row {line}"
+
+    def name_rows(self, origins: Sequence[tuple[int, int]]) -> str:
+        """Names rows of a table in errors: `row 3`, `rows 3, 4`, with their files of several."""
+        is_lined = compressed.kind(self.files[origins[0][0]]) in row_files.CONLL
+        word = "line" if is_lined else "row"
+        named = []
+        for file, line in origins:
+            named.append(f"{line} of {self.files[file].name}" if len(self.files) > 1 else str(line))
+        return f"{word}{'s' * (len(named) > 1)} {', '.join(named)}"
 
     def parts(self) -> list[slice]:
         """Divides the files into groups of neighbors of about PART_BYTES."""
@@ -118,20 +144,17 @@ class Source:
                 size = 0
         return list(itertools.starmap(slice, itertools.pairwise([0, *ends])))
 
-    def placed(self, files: slice = slice(None)) -> Iterator[tuple[int, int, Document]]:
-        """Yields the documents that are not blank, with the number of their file, and their place.
-
-        The place is the row in a table, or else the line where the document begins; both count from
-        1.
+    def rows(self, files: slice = slice(None)) -> Iterator[SourceRow]:
+        """Yields the rows of some files; those of a text have the needed columns at least.
 
         Raises:
-          ConfigError: a file is no text, has changed, or has a malformed line; names file and line.
+          ConfigError: a file cannot be read, has changed, or has a malformed line; names file and
+            line.
         """
         for number in range(len(self.files))[files]:
             path = self.files[number]
-            for line, document in read_file(path, self.where, self.fields):
-                if all(text and not text.isspace() for text in document):
-                    yield number, line, document
+            for line, values in self._read(path):
+                yield SourceRow(number, line, values)
             with compressed.reading(path, self.where):
                 has_changed = _stamp_of(path) != self.stamps[number]
             if has_changed:
@@ -139,41 +162,91 @@ class Source:
                     f"{self.where}: {path.name} has changed since it was opened; start again."
                 )
 
+    def _read(self, path: File) -> Iterator[tuple[int, Json]]:
+        where = f"{self.where}: {path.name}"
+        if not self.fields:
+            return row_files.read_rows(path, where if len(self.files) > 1 else self.where)
+        if compressed.kind(path) in (*JSONL, *TABLES):
+            return row_files.read_rows(path, where, self.fields)
+        if len(self.fields) > 1:
+            raise ConfigError(
+                f"{where} must be jsonl or a table, with {' and '.join(map(repr, self.fields))}."
+            )
+        return _parts(path, self.where, self.fields[0])
+
+    def placed(self, files: slice = slice(None)) -> Iterator[tuple[int, int, Document]]:
+        """Yields the documents of a text that are not blank, with file and line as in `rows`.
+
+        Raises:
+          ConfigError: as `rows`; or a row has no text in a column.
+        """
+        for number, line, values in self.rows(files):
+            path = self.files[number]
+            if compressed.kind(path) in TABLES:  # where a missing value is an empty text
+                values = {name: "" if text is None else text for name, text in values.items()}
+            document = tuple(values.get(field) for field in self.fields)
+            if not _are_texts(document):
+                place = f":{line}" if self.has_lines[number] else f", row {line}"
+                raise _lacking(values, f"{self.where}: {path.name}{place}", self.fields)
+            if all(text and not text.isspace() for text in document):
+                yield number, line, document
+
     def documents(self) -> Iterator[Document]:
         """Yields the texts of all documents that are not blank, as `placed` does."""
         return (document for _, _, document in self.placed())
 
 
-def open_source(cfg: DataConfig, fields: tuple[str, ...], split: str = "train") -> Source:
+def open_source(
+    path: str,
+    where: str,
+    *,
+    fields: tuple[str, ...] = (),
+    split: str = "train",
+    root: str = "",
+) -> Source:
+    """Opens the files that a path names, as a text or as a table.
+
+    Args:
+      path: a file, a folder, a pattern or a list of them, or a dataset on the Hub.
+      where: the field and value to name in errors.
+      fields: texts that are read from a document: ("text",), or ("source", "target"); () for a
+        table.
+      split: which part to read of a dataset or folder that holds several, `train` or `eval`.
+      root: data.cache, where hashes of unchanged files are kept; empty: nowhere.
+
+    Raises:
+      ConfigError: the path does not exist, or is an empty text.
+    """
+    if fields:
+        found = find_texts(path, where, split, pairs=len(fields) > 1)
+    else:
+        found = find_table(path, where, split)
+    return _opened(found, where, fields, root)
+
+
+def open_text(cfg: DataConfig, fields: tuple[str, ...], split: str = "train") -> Source:
     """Opens the text that a config names.
 
     Args:
       cfg: the data section; path, corpus and cache are used.
-      fields: texts that the objective reads from a document: ("text",), or ("source", "target").
-      split: which part to read of a dataset on the Hub whose address names none, `train` or `eval`.
+      fields, split: as in `open_source`.
 
     Raises:
-      ConfigError: the path does not exist or is empty, or the built-in corpus lacks these fields.
+      ConfigError: as `open_source`; or the built-in corpus lacks these fields.
     """
     if cfg.path:
         where = f"data.path={cfg.path!r}"
-        try:
-            pairs = len(fields) > 1
-            roots = _roots(cfg.path, where, split)
-            listed = [_files(root, where, pairs=pairs) for root in roots]
-        except StorageError as error:
-            raise StorageError(f"data.path: {error}") from None
-        files = _distinct(read for read, _ in listed)
-        left_out = _distinct(skipped for _, skipped in listed)
-    else:
-        where = f"data.corpus={cfg.corpus!r}"
-        files = (_built_in(cfg, fields, where),)
-        left_out = ()
-    stamps = tuple(map(_stamp_of, files))
-    digest, size = _content(files, where, cfg.cache)
-    if not size:
+        return open_source(cfg.path, where, fields=fields, split=split, root=cfg.cache)
+    where = f"data.corpus={cfg.corpus!r}"
+    return _opened(Found((_built_in(cfg, fields, where),)), where, fields, cfg.cache)
+
+
+def _opened(found: Found, where: str, fields: tuple[str, ...], root: str) -> Source:
+    stamps = tuple(map(_stamp_of, found.files))
+    digest, size = _content(found.files, where, root, is_table=not fields)
+    if fields and not size:
         raise ConfigError(f"{where}: empty; set it to a file or folder with text.")
-    return Source(where, files, fields, digest, size, left_out, stamps)
+    return Source(where, found.files, fields, digest, size, found.left_out, stamps)
 
 
 def _stamp_of(path: File) -> tuple[int, int]:
@@ -184,11 +257,7 @@ def _stamp_of(path: File) -> tuple[int, int]:
     return stat.st_size, stat.st_mtime_ns
 
 
-def _distinct(groups: Iterable[tuple[File, ...]]) -> tuple[File, ...]:
-    return tuple(dict.fromkeys(itertools.chain.from_iterable(groups)))
-
-
-def _content(files: Sequence[File], where: str, root: str) -> tuple[str, int]:
+def _content(files: Sequence[File], where: str, root: str, *, is_table: bool) -> tuple[str, int]:
     """Hashes the names and content of files and their indexes; returns hash and size in bytes."""
     every: list[File] = []
     for file in files:
@@ -199,10 +268,10 @@ def _content(files: Sequence[File], where: str, root: str) -> tuple[str, int]:
     forms = []
     for path in every:
         kind = compressed.kind(path)
-        if kind in (*TABLES, *token_files.SUFFIXES, ".idx"):
+        if is_table or kind in (*TABLES, *token_files.SUFFIXES, ".idx"):
             forms.append(kind)
         else:
-            forms.append(str(is_jsonl(path)))
+            forms.append(str(kind in JSONL))
     here = [path for path in every if isinstance(path, Path)]
 
     def hashed() -> str:
@@ -218,12 +287,6 @@ def _content(files: Sequence[File], where: str, root: str) -> tuple[str, int]:
     if len(here) < len(every):
         return hashed(), sum(map(compressed.size, every))
     return digests.remembered(root, here, forms, hashed)
-
-
-def _is_text(path: File) -> bool:
-    kind = compressed.kind(path)
-    # parts of a corpus are often numbered
-    return not kind or kind in SUFFIXES or kind[1:].isdigit()
 
 
 def _built_in(cfg: DataConfig, fields: tuple[str, ...], where: str) -> Path:
@@ -242,137 +305,7 @@ def _built_in(cfg: DataConfig, fields: tuple[str, ...], where: str) -> Path:
     return content_cache.folder(cfg.cache, name, write) / "documents.jsonl"
 
 
-def _roots(paths: str, where: str, split: str) -> list[str | File]:
-    """Lists the files and folders that data.path names.
-
-    It is one path, or several separated by commas, with patterns such as *.txt.
-    """
-    path = expand_home(paths)
-    patterns = list(filter(None, map(str.strip, paths.split(","))))
-    is_plain = patterns in ([], [paths]) and not glob.has_magic(paths) and "://" not in paths
-    if os.path.exists(path) or is_plain:
-        return [path]
-    roots: list[str | File] = []
-    for pattern in patterns:
-        if hub.is_hub(pattern):
-            roots += hub_dataset.fetch_split(pattern, table.SPLITS[split])
-            continue
-        if is_url(pattern):
-            matches = []
-            if glob.has_magic(pattern):
-                matches = remote.find_like(pattern)
-            roots += matches or [pattern]
-            continue
-        local = str(expand_home(pattern))
-        names = [local]
-        if glob.has_magic(local):
-            names = sorted(filter(os.path.isfile, glob.glob(local, recursive=True)))
-        if not names:
-            raise ConfigError(f"{where}: no file matches {pattern!r}.")
-        roots += map(Path, names)
-    return roots
-
-
-def _list_below(root: Path) -> list[Path]:
-    """Lists the files of a folder and its subfolders, except hidden folders."""
-
-    def refuse(failure: OSError) -> NoReturn:
-        raise ConfigError(f"{failure.filename}: cannot be read ({failure.strerror}).")
-
-    paths = []
-    for folder, below, names in os.walk(root, onerror=refuse):
-        below[:] = [name for name in below if not name.startswith(".")]
-        paths += [Path(folder, name) for name in names]
-    return sorted(filter(os.path.isfile, paths))
-
-
-def _files(
-    root: str | File, where: str, *, pairs: bool
-) -> tuple[tuple[File, ...], tuple[File, ...]]:
-    """Lists the files to read, in order, and those to leave out."""
-    if isinstance(root, RemoteFile):
-        return (root,), ()
-    if isinstance(root, Path) and os.path.isfile(root):  # Path.is_file raises for long names
-        return (root,), ()
-    if isinstance(root, str):
-        file = remote.find(root)
-        if file:
-            return (file,), ()
-        hidden: list[File] = [*remote.find_below(root)]
-        if not hidden:
-            raise remote.missing(root)
-    elif os.path.isdir(root):
-        hidden = [*_list_below(root)]  # a list of paths is no list of File
-    elif os.path.exists(root):
-        raise ConfigError(f"{where} {STREAM}")
-    else:
-        near = f"; nor is {root.parent}"
-        if root.parent.is_dir():
-            near = f" ({root.parent} is there)"
-        raise ConfigError(f"{where}: no such file or folder{near}.")
-    begin = len(str(root).rstrip("/"))
-    files = tuple(path for path in hidden if "/." not in str(path)[begin:])
-    if not files:
-        raise ConfigError(f"{where}: a folder without files; put text, jsonl or tables in it.")
-    rows = JSONL + TABLES
-    read = []
-    left_out = []
-    for path in files:
-        is_read = compressed.kind(path) in rows or (not pairs and _is_text(path))
-        if is_read:
-            read.append(path)
-        else:
-            left_out.append(path)
-    if not read:
-        kinds = ", ".join(sorted({compressed.kind(p) or p.name for p in files}))
-        raise ConfigError(
-            f"{where}: no file in it has a suffix of {KNOWN[pairs]} ({kinds}); a file of any suffix"
-            " is read where data.path names it."
-        )
-    return tuple(read), tuple(left_out)
-
-
-def read_file(path: File, where: str, fields: tuple[str, ...]) -> Iterator[tuple[int, Document]]:
-    """Yields the documents of a file, each with its position.
-
-    The position is the row in a table, or else the line where the document begins; both count from
-    1.
-
-    Args:
-      path: the file.
-      where: the field and value of the config, for errors.
-      fields: keys of a jsonl line, or columns of a table; a document has one text for each.
-
-    Raises:
-      ConfigError: the file is not text, or a line or row is malformed; it names file and line.
-    """
-    if compressed.kind(path) in TABLES:
-        return enumerate(_rows(path, where, fields), start=1)
-    if is_jsonl(path):
-        return _records(path, where, fields)
-    if len(fields) > 1:
-        raise ConfigError(
-            f"{where}: {path.name} must be jsonl or a table, with"
-            f" {' and '.join(map(repr, fields))}."
-        )
-    return _parts(path, where)
-
-
-def _records(path: File, where: str, fields: tuple[str, ...]) -> Iterator[tuple[int, Document]]:
-    """Yields the documents of jsonl, each with the number of its line."""
-    where = f"{where}: {path.name}"
-    for number, line in enumerate(text_encoding.lines(path, where), start=1):
-        if line.strip():
-            at = f"{where}:{number}"
-            yield number, _chosen(row_files.parse_line(line, at), at, fields)
-
-
-def is_jsonl(path: File) -> bool:
-    """Returns whether a file holds one JSON object per line, by its name."""
-    return compressed.kind(path) in JSONL
-
-
-def _parts(path: File, where: str) -> Iterator[tuple[int, Document]]:
+def _parts(path: File, where: str, field: str) -> Iterator[tuple[int, Json]]:
     """Yields the parts of a plain text, each with its first line, with one at a time in memory."""
     offset = 0
     line = 1
@@ -390,7 +323,7 @@ def _parts(path: File, where: str) -> Iterator[tuple[int, Document]]:
                 raise ConfigError(
                     f"{where}: {path.name} is binary (a NUL byte at {at}), not text; leave it out."
                 )
-            yield line, (text,)
+            yield line, {field: text}
             line += text.count("\n")
             offset += len(data)
 
@@ -404,32 +337,28 @@ def _part(file: compressed.Stream) -> bytes:
     return data
 
 
-def _rows(path: File, where: str, fields: tuple[str, ...]) -> Iterator[Document]:
-    """Yields the texts of each row of a table; a missing value is an empty text."""
-    at = f"{where}: {path.name}"
-    for number, row in enumerate(row_files.read_rows(path, at, fields), start=1):
-        filled = {name: "" if value is None else value for name, value in row.items()}
-        yield _chosen(filled, f"{at}, row {number}", fields)
+def _are_texts(values: Sequence[object]) -> TypeGuard[Document]:
+    return all(isinstance(text, str) and not _has_surrogate(text) for text in values)
 
 
-def _chosen(record: dict, at: str, fields: tuple[str, ...]) -> Document:
-    """Returns the texts of a record for the given fields."""
-    for field in fields:
-        if not isinstance(record.get(field), str):
-            reason = _keys(record)
-            if field in record:
-                reason = "not a string"
-            way_out = f"this objective reads {' and '.join(map(repr, fields))}"
-            texts = [key for key in record if _is_spelled(record, key)]
-            if len(fields) == 1 and texts:
-                longest = max(texts, key=lambda key: len(record[key]))
-                way_out = f"set the field, --config.data.text_field={longest}"
-            raise ConfigError(f"{at}: no text under {field!r} ({reason}); {way_out}.")
-        if any("\ud800" <= c <= "\udfff" for c in set(record[field])):
-            raise ConfigError(
-                f"{at}: the text under {field!r} is not valid Unicode (a lone surrogate)."
-            )
-    return tuple(record[field] for field in fields)
+def _has_surrogate(text: str) -> bool:
+    return not text.isascii() and any("\ud800" <= c <= "\udfff" for c in set(text))
+
+
+def _lacking(row: Json, at: str, fields: tuple[str, ...]) -> ConfigError:
+    """Returns the error for a row that has no text in one of the fields."""
+    field = next(field for field in fields if not _are_texts([row.get(field)]))
+    if isinstance(row.get(field), str):
+        return ConfigError(
+            f"{at}: the text under {field!r} is not valid Unicode (a lone surrogate)."
+        )
+    reason = "not a string" if field in row else _keys(row)
+    way_out = f"this objective reads {' and '.join(map(repr, fields))}"
+    texts = [key for key in row if _is_spelled(row, key)]
+    if len(fields) == 1 and texts:
+        longest = max(texts, key=lambda key: len(row[key]))
+        way_out = f"set the field, --config.data.text_field={longest}"
+    return ConfigError(f"{at}: no text under {field!r} ({reason}); {way_out}.")
 
 
 def _is_spelled(record: dict, key: str) -> bool:

@@ -9,7 +9,7 @@ those in this folder:
         label_smoothing: float = 0.0
 
         def make_example(self, records, index, rng):
-            (ids,) = records.row(index)
+            (ids,) = row_ids(records, index)
             return {"inputs": {"input_ids": ...}, "targets": {"labels": ..., "weights": ...}}
 
         def loss(self, outputs, targets, *, chunks):
@@ -188,7 +188,7 @@ class Objective(Record, abc.ABC):
       needs: attributes that the tokenizer must have, such as `cls_id`.
       shown: metrics that a run prints; the first one is the headline, which is also plotted.
       reference: name of the prediction of the initial weights that is kept with each example
-        (`LabelledRecords.reference`); "" for none.
+        (`Rows.reference`); "" for none.
       num_plans: number of different plans of a text, which epochs use in turn; 1 if all epochs
         have the same rows.
       new_head: whether a directory of `train.init_from` may lack the head, which is then
@@ -281,7 +281,7 @@ class Objective(Record, abc.ABC):
         """Builds the example of a row.
 
         Args:
-          records: the records, with `row(index)`, `tokenizer` and `length`.
+          records: the records, with `pieces(index)`, `tokenizer` and `length`.
           index: the number of the row.
           rng: the random numbers of this row in this epoch.
 

@@ -18,13 +18,18 @@ LONG = 8  # pieces of a document that can afford one more, for its cuts to move
 class RowPlan(NamedTuple):
     """A plan where row r holds the pieces first[r] .. first[r + 1] - 1.
 
-    A piece is a run of tokens of one document.
+    A piece is a run of tokens of one document; or all of it, where the plan has no `start`.
     """
 
-    start: np.ndarray  # [pieces] int64, in the token array
-    length: np.ndarray  # [pieces] int32, tokens
+    start: np.ndarray  # [pieces] int64, in the token array; or [0]
+    length: np.ndarray  # [pieces] int32, tokens; or [0]
     document: np.ndarray  # [pieces] int64
     first: np.ndarray  # [rows + 1] int64
+
+    @property
+    def cuts_documents(self) -> bool:
+        """Whether pieces may be parts of documents."""
+        return len(self.start) > 0
 
 
 def shift_of(epoch: int) -> float:

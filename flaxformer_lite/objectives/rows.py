@@ -53,53 +53,8 @@ class Tokenizer(Protocol):
     def frame(self, skeleton: str, /) -> Frame: ...
 
 
-class Records(Protocol):
-    """Protocol of the rows of a text (data/text_records.py) or a table, as examples need them."""
-
-    @property
-    def tokenizer(self) -> Tokenizer: ...
-
-    @property
-    def length(self) -> int: ...
-
-    @property
-    def target_length(self) -> int: ...
-
-    def __len__(self) -> int: ...
-
-
-class CountedRecords(Records, Protocol):
-    """The rows of one text or of several, with the occurrences of each id in training, [V]."""
-
-    def __hash__(self) -> int: ...
-
-    @property
-    def counts(self) -> np.ndarray: ...
-
-
-class TextRecords(CountedRecords, Protocol):
-    """The rows of a text; each is a list of pieces of documents.
-
-    `mixture` has the rows of all texts of a mixture; None where there is one text.
-    """
-
-    @property
-    def mixture(self) -> CountedRecords | None: ...
-
-    def row(self, index: int) -> list[np.ndarray]: ...
-
-    def other_piece(self, index: int, rng: np.random.Generator, tokens: int = 1) -> np.ndarray: ...
-
-
-class ReadTable(Protocol):
-    """A table as it was read (data/table.py), with all its columns."""
-
-    @property
-    def rows(self) -> Sequence[Mapping[str, object]]: ...
-
-
 class Encoder(Protocol):
-    """What tasks encode rows with (data/encoded_rows.py).
+    """What tasks encode rows with (data/encoding.py).
 
     `frame` joins texts without special tokens to rows with them: their `token_ids`, or `spans`.
     """
@@ -136,45 +91,41 @@ class Encoder(Protocol):
         ...
 
 
-class TableRecords(Records, Protocol):
-    """The records of a table's rows (data/encoded_rows.py), of which examples are made.
+class Rows(Protocol):
+    """The rows of a split (data/records.py), of which examples are made.
 
-    An example is one record, or in training several neighbors that share a row.
+    A row is one record, or several pieces that share it: of the documents of a text, or of
+    neighboring rows of a table.
     """
+
+    def __hash__(self) -> int: ...
+
+    def __len__(self) -> int: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
 
     @property
     def frame(self) -> Frame: ...
 
     @property
-    def rows(self) -> Sequence[Mapping[str, Any]]: ...
+    def length(self) -> int: ...
 
     @property
-    def table(self) -> ReadTable: ...
-
-    @property
-    def reference(self) -> np.ndarray | None: ...
-
-    @property
-    def row_of(self) -> np.ndarray: ...
+    def target_length(self) -> int: ...
 
     @property
     def skeleton(self) -> str: ...
 
-    @property
-    def num_texts(self) -> int:
-        """The most texts of a record, where the store has `text_lengths`."""
+    def pieces(self, row: int) -> list[Record]:
+        """Returns the record of a row, or the pieces that share it; of a text, only `ids`."""
         ...
 
-    def record(self, example: int) -> Record:
-        """Returns the record of an example, or the first of several."""
-        ...
+    def other_piece(self, row: int, rng: np.random.Generator, tokens: int = 1) -> np.ndarray:
+        """Draws the ids of a piece of another document than a row begins with.
 
-    def pieces(self, example: int) -> list[Record]:
-        """Returns all records of an example."""
-        ...
-
-    def table_row(self, example: int) -> tuple[Mapping[str, Any], int]:
-        """Returns the row of an example's first record by role, and its number from 0."""
+        One of `tokens` ids or more is preferred.
+        """
         ...
 
     def column(self, name: str) -> np.ndarray:
@@ -183,6 +134,35 @@ class TableRecords(Records, Protocol):
 
     def lengths(self, name: str) -> np.ndarray:
         """Returns the lengths of all records' entries in a column, [records] int32."""
+        ...
+
+    @property
+    def num_texts(self) -> int:
+        """The most texts of a record, where `text_lengths` counts them."""
+        ...
+
+    @property
+    def counts(self) -> np.ndarray:
+        """The occurrences of each id in training, of all sources of a mixture, [V] int64."""
+        ...
+
+    @property
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """The rows of the table by role."""
+        ...
+
+    @property
+    def table_rows(self) -> np.ndarray:
+        """The number of the table row of each record, [records]."""
+        ...
+
+    def table_row(self, row: int) -> Mapping[str, Any]:
+        """Returns the table's values of a row's first record, by column and by role."""
+        ...
+
+    @property
+    def reference(self) -> np.ndarray | None:
+        """The predictions of the starting weights, [rows, ...], where they are needed."""
         ...
 
 
@@ -197,6 +177,11 @@ def packed_shape(batch: Mapping[str, Any]) -> tuple[int, ...]:
         return tuple(packing.shape)
     names = (name for name in TOKEN_IDS if name in batch["inputs"])
     return tuple(batch["inputs"][name].shape[-1] for name in names)
+
+
+def row_ids(records: Rows, row: int) -> list[np.ndarray]:
+    """Returns the ids of the pieces that share a row of a text, each int32."""
+    return [piece["ids"] for piece in records.pieces(row)]
 
 
 def fill_row(pieces: Sequence[np.ndarray], length: int, pad: int) -> tuple[np.ndarray, np.ndarray]:
@@ -214,7 +199,7 @@ def fill_row(pieces: Sequence[np.ndarray], length: int, pad: int) -> tuple[np.nd
     return ids, segments
 
 
-def next_tokens(pieces: list[np.ndarray], records: Records) -> Example:
+def next_tokens(pieces: list[np.ndarray], records: Rows) -> Example:
     """Builds an example of next-token prediction from records.length + 1 tokens.
 
     The label is the next token; its weight is 0 if it belongs to another document or is padding.
@@ -228,7 +213,7 @@ def next_tokens(pieces: list[np.ndarray], records: Records) -> Example:
 
 
 def encoder_decoder(
-    sources: Sequence[np.ndarray], targets: Sequence[np.ndarray], records: Records
+    sources: Sequence[np.ndarray], targets: Sequence[np.ndarray], records: Rows
 ) -> Example:
     """Builds an example for an encoder-decoder, where source i is visible to target i only.
 
@@ -250,7 +235,7 @@ def encoder_decoder(
 
 
 def pad_row(
-    ids: np.ndarray, records: TableRecords, second: int | np.ndarray | None = None
+    ids: np.ndarray, records: Rows, second: int | np.ndarray | None = None
 ) -> dict[str, np.ndarray]:
     """Pads the ids of a row to the inputs of a model, each [T] int32.
 

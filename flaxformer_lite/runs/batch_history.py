@@ -8,20 +8,22 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from flaxformer_lite import registry
 from flaxformer_lite.checkpoints import run_inputs, workdir
 from flaxformer_lite.config import ConfigError, ExperimentConfig
 from flaxformer_lite.data.dataset import open_dataset
-from flaxformer_lite.data.places import TablePlaces, TextPlaces
+from flaxformer_lite.data.places import Places
+from flaxformer_lite.data.records import Records
 from flaxformer_lite.model_folder import find_run_config
+from flaxformer_lite.objectives.rows import row_ids
+from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.runs.experiment import RunData
 from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.runtime.progress import count_progress
 
 COUNTED = 1 << 12  # positions between two updates of the progress bar
-Row = tuple[Any, int]  # the records, and the number of a row in them
+Row = tuple[Records, int]  # the records, and the number of a row in them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,14 +43,9 @@ class BatchHistory:
         return self.data.finder(self.cfg.seed)
 
     @functools.cached_property
-    def _places(self) -> dict[str, TextPlaces | TablePlaces]:
+    def _places(self) -> dict[str, Places]:
         """The places of rows by the name of their source; the name is empty outside a mixture."""
-        if self.data.mixture:
-            sources = self.data.mixture.sources
-            return {name: TextPlaces(rows.corpus) for name, rows in sources.items()}
-        if self.data.corpus is not None:
-            return {"": TextPlaces(self.data.corpus)}
-        return {"": TablePlaces(self.cfg.data)}
+        return {name: Places(stream) for name, stream in self.data.sources.items()}
 
     def rows(self, step: int) -> list[Row]:
         """Returns the rows of a step's whole batch; steps count from 1.
@@ -65,7 +62,7 @@ class BatchHistory:
     def places(self, step: int) -> list[list[str]]:
         """Returns the files and lines of each row of a step."""
         return [
-            self._places[_source(records)].places(records, row) for records, row in self.rows(step)
+            self._places[records.source].places(records, row) for records, row in self.rows(step)
         ]
 
     def named(self, step: int) -> list[str]:
@@ -81,15 +78,15 @@ class BatchHistory:
     def saw(self, wanted: str, last: int) -> Iterator[tuple[int, int]]:
         """Yields the steps up to `last`, and the rows in their batches, that held a document.
 
-        For what `wanted` may be, see `TextPlaces.rows`.
+        For what `wanted` may be, see `Places.rows`.
         """
         size = self.cfg.train.batch_size
         find = self._find
         missing = set[str]()
 
         @functools.cache
-        def matches(records: Any) -> frozenset[int]:
-            name = _source(records)
+        def matches(records: Records) -> frozenset[int]:
+            name = records.source
             try:
                 return frozenset(self._places[name].rows(records, wanted).tolist())
             except ConfigError:
@@ -112,14 +109,10 @@ class BatchHistory:
                 if position % COUNTED == 0:
                     advance(COUNTED)
 
-    def _text(self, records: Any, row: int) -> str:
-        if isinstance(self._places[_source(records)], TablePlaces):
+    def _text(self, records: Records, row: int) -> str:
+        if isinstance(self.data.objective, Task):
             return self.data.task.show(records, row)
-        return " | ".join(records.tokenizer.decode(piece) for piece in records.row(row))
-
-
-def _source(records: object) -> str:
-    return getattr(records, "source", "")
+        return " | ".join(map(records.tokenizer.decode, row_ids(records, row)))
 
 
 def open_history(folder: Path, *, allow_plugins: registry.Allowed = False) -> BatchHistory:

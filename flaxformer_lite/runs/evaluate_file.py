@@ -18,8 +18,8 @@ from flaxformer_lite.config import (
     TokenizerConfig,
     plugin_name,
 )
-from flaxformer_lite.data.dataset import Dataset, open_text
-from flaxformer_lite.data.labelled import open_rows
+from flaxformer_lite.data import dataset
+from flaxformer_lite.data.dataset import Dataset
 from flaxformer_lite.data.padding import Buckets, Packer
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.inference.writer import make_writer
@@ -176,17 +176,7 @@ def open_file(trained: Trained, path: str, *, predicts: bool = False) -> Dataset
     Raises:
       ConfigError: the file cannot be read, or is of another form.
     """
-    cfg = trained.cfg
-    objective = trained.cfg.objective
-    if isinstance(objective, Task):
-        model = cfg.model.skeleton, cfg.model.type_vocab_size
-        records = open_rows(path, cfg.data, objective, trained.tokenizer, *model, predicts=predicts)
-        return Dataset("eval", objective, {"eval": records}, "")
-    if predicts:
-        raise ConfigError(
-            f"{plugin_name(objective)} predicts tokens, not rows: generate shows them."
-        )
-    return open_text(cfg, path)
+    return dataset.open_file(trained.cfg, path, trained.tokenizer, predicts=predicts)
 
 
 def _objective_of(path: Path, model: nn.Module) -> Objective:

@@ -17,7 +17,7 @@ from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.data.padding import Buckets, Packer
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.inference.writer import make_writer
-from flaxformer_lite.objectives.base import Dataset, Writer
+from flaxformer_lite.objectives.base import Dataset, Objective, Writer
 from flaxformer_lite.objectives.rows import Example
 from flaxformer_lite.runtime.processes import Processes
 from flaxformer_lite.training import evaluate
@@ -42,10 +42,10 @@ class RunData(Dataset, Protocol):
     def tokenizer(self) -> Any: ...
 
     @property
-    def corpus(self) -> Any: ...
+    def objective(self) -> Objective: ...
 
     @property
-    def mixture(self) -> Any: ...
+    def sources(self) -> Mapping[str, Any]: ...
 
     @property
     def task(self) -> Any: ...

@@ -4,7 +4,7 @@ import re
 import pytest
 
 from flaxformer_lite.__main__ import main
-from flaxformer_lite.data import tokenizing
+from flaxformer_lite.data import documents
 from tests.objectives.tables import write_rows
 
 # of ml_collections
@@ -105,7 +105,7 @@ def test_tokenize_fills_the_cache_that_a_run_finds(text, tmp_path, capsys, monke
     out = printed(capsys, "tokenize", *text)
     (folder,) = (tmp_path / "cache").glob("store-*")
     assert f"tokens, written: {folder}" in out and "MB/s" in out
-    monkeypatch.setattr(tokenizing, "write_texts", None)
+    monkeypatch.setattr(documents, "write_texts", None)
     assert "tokens, already in the cache: " in printed(capsys, "tokenize", *text)
 
 

@@ -22,6 +22,7 @@ from flaxformer_lite.checkpoints.record import read_record
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.mixture import SourceConfig
 from flaxformer_lite.data.dataset import open_dataset
+from flaxformer_lite.objectives.rows import row_ids
 from flaxformer_lite.runs import batch_history, replay
 from flaxformer_lite.runs.errors import RunError
 from flaxformer_lite.runs.start import resume
@@ -70,7 +71,7 @@ def test_rows_are_those_of_the_batches(opened):
     with contextlib.closing(opened.data.batches(batch_size=rows, seed=cfg.seed)) as batches:
         for step in range(1, cfg.train.steps + 1):
             seen = next(batches)["inputs"]["input_ids"]
-            due = [np.concatenate(records.row(row)) for records, row in opened.rows(step)]
+            due = [np.concatenate(row_ids(records, row)) for records, row in opened.rows(step)]
             for ids, own in zip(seen, due, strict=True):
                 assert (ids[: len(own)] == own[: len(ids)]).all()
 

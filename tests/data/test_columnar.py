@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data import columnar, table, text_encoding
+from flaxformer_lite.data import columnar, text_encoding
+from flaxformer_lite.data.rows import open_table
 from flaxformer_lite.storage import compressed
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -137,7 +138,7 @@ def test_what_must_be_unpacked_into_memory_is_bounded(name, tmp_path, monkeypatc
     path = tmp_path / name
     path.write_bytes(gzip.compress(b'[{"text": "a"}]' + b" " * 1000))
     with pytest.raises(ConfigError, match=r"data.path: t.*unpacks.*unpack it first"):
-        table.read_table(str(path), "data.path")
+        open_table(str(path), "data.path")
 
 
 def test_a_line_that_is_too_long_is_refused_before_it_is_read(tmp_path, monkeypatch):

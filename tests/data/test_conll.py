@@ -1,7 +1,7 @@
 import pytest
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data.table import read_table
+from flaxformer_lite.data.rows import open_table
 
 PLAIN = "-DOCSTART- -X- O\n\nEU NNP B-ORG\nrejects VBZ O\n\n\n# NN O\r\n\n"
 UNIVERSAL = """# text = no mar !
@@ -17,7 +17,7 @@ UNIVERSAL = """# text = no mar !
 
 def read(folder, name, text):
     (folder / name).write_text(text, newline="")
-    return list(read_table(str(folder / name), "data.path").rows)
+    return list(open_table(str(folder / name), "data.path").rows)
 
 
 @pytest.mark.parametrize("name", ["a.conll", "a.txt"])

@@ -195,7 +195,7 @@ def test_unigram_loss_and_bytes_per_token_by_hand(experiment):
 def test_bytes_per_token_of_a_trained_tokenizer(experiment):
     cfg = experiment(tokenizer="byte_bpe")
     data = open_dataset(cfg, "eval")
-    tokens = data.records.ids
+    tokens = data.records.column("ids")
     text = data.tokenizer.decode(np.asarray(tokens))
     assert bytes_per_target(data) == pytest.approx(len(text.encode()) / len(tokens), rel=0.02)
 

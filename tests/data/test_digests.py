@@ -7,7 +7,7 @@ import pytest
 
 from flaxformer_lite.config import DataConfig
 from flaxformer_lite.data import digests, source
-from flaxformer_lite.data.table import read_table
+from flaxformer_lite.data.rows import open_table
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def folder(tmp_path):
 
 def opened(folder):
     cfg = DataConfig(path=str(folder), cache=str(folder.parent / "cache"))
-    found = source.open_source(cfg, ("text",))
+    found = source.open_text(cfg, ("text",))
     return found.fingerprint, found.size
 
 
@@ -43,9 +43,9 @@ def test_a_table_is_hashed_once(tmp_path, monkeypatch):
     (tmp_path / "t.csv").write_text("text,label\na,b\n")
     monkeypatch.setattr(digests, "SETTLED", 0)
     monkeypatch.setattr(digests, "LARGE", 0)
-    due = read_table(str(tmp_path / "t.csv"), "here").fingerprint
+    due = open_table(str(tmp_path / "t.csv"), "here").fingerprint
     for _ in range(2):
-        read = read_table(str(tmp_path / "t.csv"), "here", root=str(tmp_path / "cache"))
+        read = open_table(str(tmp_path / "t.csv"), "here", root=str(tmp_path / "cache"))
         assert read.fingerprint == due
     assert len(list((tmp_path / "cache").glob("listing-*"))) == 1
 

@@ -22,7 +22,7 @@ from flaxformer_lite.config import (
     required_head,
 )
 from flaxformer_lite.config.mixture import SourceConfig
-from flaxformer_lite.data import table
+from flaxformer_lite.data import rows as rows_of_tables
 from flaxformer_lite.data.dataset import open_dataset
 from tests.data.conftest import FAMILIES
 
@@ -174,7 +174,7 @@ def test_batches_of_an_objective_stay(tmp_path, monkeypatch, name):
     cfg = experiment(tmp_path, name)
     due = GOLDEN[name]
     assert hash_batches(batches(cfg)) == due
-    monkeypatch.setattr(table, "SMALL", 0)
+    monkeypatch.setattr(rows_of_tables, "SMALL_BYTES", 0)
     assert hash_batches(batches(cfg, processes=3)) == due, "from files, for three processes"
     assert hash_batches(batches(cfg)) == due, "at the second start"
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.config import ConfigError, DataConfig, TokenizerConfig
-from flaxformer_lite.data import encoded_rows, labelled, table
+from flaxformer_lite.data import digests, encoding, open_tokenizer, rows as rows_of_tables
 from flaxformer_lite.data.dataset import Dataset
-from flaxformer_lite.data.labelled import open_labelled, open_rows
+from flaxformer_lite.data.examples import fingerprint_rows, open_labelled, open_rows
 from flaxformer_lite.objectives.rows import StoredColumn
 from flaxformer_lite.objectives.tables.classification import Classification
 from flaxformer_lite.objectives.tables.dpo import Dpo
@@ -87,21 +87,21 @@ def test_a_large_table_is_read_from_files_and_gives_the_same_examples(tmp_path, 
     rows = [make_row(i, text) for i, text in enumerate(TEXTS)]
     skeleton = "encoder" if "encoder" in task.skeletons else task.skeletons[0]
     due, in_memory, said = opened(tmp_path, task, rows, skeleton=skeleton)
-    print_of = labelled.fingerprint_rows
     assert in_memory["eval"].store.folder is None
     beaten = baseline(due, in_memory)
-    monkeypatch.setattr(table, "SMALL", 0)
-    monkeypatch.setattr(encoded_rows, "MAX_ROWS", 3)
-    monkeypatch.setattr(encoded_rows, "PART_ROWS", 7)
+    before = fingerprint_rows(DataConfig(), due, in_memory)
+    monkeypatch.setattr(rows_of_tables, "SMALL_BYTES", 0)
+    monkeypatch.setattr(encoding, "MAX_ROWS", 3)
+    monkeypatch.setattr(encoding, "PART_ROWS", 7)
     for _ in range(2):
         fitted, mapped, told = opened(tmp_path, task, rows, skeleton=skeleton)
         assert fitted == due and told == said
-        assert print_of(fitted, mapped) == print_of(due, in_memory)
+        assert fingerprint_rows(DataConfig(), fitted, mapped) == before
         for split, records in mapped.items():
             same = in_memory[split]
             assert list(records.rows) == list(same.rows)
             assert records.sizes.tolist() == same.sizes.tolist()
-            assert records.row_of.tolist() == same.row_of.tolist()
+            assert records.table_rows.tolist() == same.table_rows.tolist()
             for one, other in zip(examples(due, same), examples(due, records), strict=True):
                 assert one[0] == other[0] and one[1].dtype == other[1].dtype
                 assert np.array_equal(one[1], other[1]), one[0]
@@ -112,16 +112,16 @@ def test_a_large_table_is_read_from_files_and_gives_the_same_examples(tmp_path, 
 
 @pytest.mark.parametrize("most, seen", [(10**6, 40), (400, 8)])
 def test_only_a_sample_of_a_large_table_trains_the_tokenizer(tmp_path, monkeypatch, most, seen):
-    monkeypatch.setattr(table, "SMALL", 0)
-    monkeypatch.setitem(labelled.tokenizer_training.MOST, "byte_bpe", most)
+    monkeypatch.setattr(rows_of_tables, "SMALL_BYTES", 0)
+    monkeypatch.setitem(open_tokenizer.tokenizer_training.MOST, "byte_bpe", most)
     given = []
     train = lambda cfg, texts: given.extend(texts) or tokenizer.Bytes()  # noqa: E731
-    monkeypatch.setattr(labelled.tokenizer_training, "train", train)
+    monkeypatch.setattr(open_tokenizer.tokenizer_training, "train", train)
     texts = [f"text {i:05} of 40 letters, with its number" for i in range(40)]
     rows = [{"text": text, "label": i % 2} for i, text in enumerate(texts)]
     path = write_rows(tmp_path / "rows.jsonl", rows)
     cfg = DataConfig(path=path, cache=str(tmp_path / "cache"), eval_path=path)
-    labelled.open_labelled(cfg, Classification(), "encoder")
+    open_labelled(cfg, Classification(), "encoder")
     assert len([text for text in given if len(text) > 9]) == seen
 
 
@@ -130,8 +130,8 @@ def labelled_texts():
 
 
 def test_an_error_in_a_large_table_names_the_row_of_the_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(table, "SMALL", 0)
-    monkeypatch.setattr(encoded_rows, "MAX_ROWS", 4)
+    monkeypatch.setattr(rows_of_tables, "SMALL_BYTES", 0)
+    monkeypatch.setattr(encoding, "MAX_ROWS", 4)
     rows = labelled_texts()
     rows[29]["text"] = 3.5
     with pytest.raises(ConfigError, match=r"rows.jsonl'?: row 30: text=3.5 is not a text"):
@@ -163,17 +163,17 @@ class Weighted(Classification):
 
     def make_example(self, records, index, rng):
         example = super().make_example(records, index, rng)
-        example["targets"]["weights"] *= records.record(index)["weight"]
+        example["targets"]["weights"] *= records.pieces(index)[0]["weight"]
         return example
 
 
-@pytest.mark.parametrize("small", [table.SMALL, 0])
+@pytest.mark.parametrize("small", [rows_of_tables.SMALL_BYTES, 0])
 def test_a_task_of_ones_own_stores_what_it_declares(tmp_path, monkeypatch, small):
-    monkeypatch.setattr(table, "SMALL", small)
+    monkeypatch.setattr(rows_of_tables, "SMALL_BYTES", small)
     rows = [{**row, "weight": number / 2} for number, row in enumerate(labelled_texts())]
     task, records, _ = opened(tmp_path, Weighted(), rows)
     train = records["train"]
-    due = [rows[train.table.number(i) - 1]["weight"] for i in range(len(train))]
+    due = [rows[train.table.rows.origin(i)[1] - 1]["weight"] for i in range(len(train))]
     assert [example[1] for example in examples(task, train) if "weights" in str(example[0])] == due
 
 
@@ -202,7 +202,7 @@ def test_each_row_has_a_list_of_records(tmp_path, monkeypatch):
 
 
 def test_the_same_bytes_are_other_rows_where_another_suffix_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(table, "SMALL", 0)
+    monkeypatch.setattr(rows_of_tables, "SMALL_BYTES", 0)
     lines = [f"tab {n}\t{'ab'[n % 2]}\t-,comma {n},{'ab'[n % 2]},-\n" for n in range(40)]
     options = {"eval_fraction": 0.3, "tokenizer": TokenizerConfig(name="bytes")}
     for suffix, due in ((".tsv", "tab"), (".csv", "comma")):
@@ -211,25 +211,25 @@ def test_the_same_bytes_are_other_rows_where_another_suffix_says_so(tmp_path, mo
         cfg = DataConfig(path=str(path), cache=str(tmp_path / "cache"), **options)
         train = open_labelled(cfg, Classification(), "encoder")[1]["train"]
         assert train.rows[0]["text"].startswith(due)
-        assert train.tokenizer.decode(train.record(0)["ids"]).startswith(due)
+        assert train.tokenizer.decode(train.pieces(0)[0]["ids"]).startswith(due)
 
 
 def test_examples_are_made_anew_where_code_that_they_depend_on_has_changed(tmp_path, monkeypatch):
     package = tmp_path / "package"
     changed = package / "objectives" / "tables" / "classification.py"
     changed.parent.mkdir(parents=True)
-    monkeypatch.setattr(encoded_rows.registry, "__file__", str(package / "registry.py"))
+    monkeypatch.setattr(digests.registry, "__file__", str(package / "registry.py"))
     keys = []
     for code in ("before", "after"):
         changed.write_text(code)
-        encoded_rows._code.cache_clear()
-        keys.append(encoded_rows.made_by(Classification()))
-    encoded_rows._code.cache_clear()
+        digests._code.cache_clear()
+        keys.append(digests.made_by(Classification()))
+    digests._code.cache_clear()
     assert keys[0] != keys[1]
 
 
 def test_rows_are_predicted_where_the_cache_cannot_be_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(table, "SMALL", 0)
+    monkeypatch.setattr(rows_of_tables, "SMALL_BYTES", 0)
     path = tmp_path / "rows.csv"
     path.write_text("text,label\none,a\ntwo,b\n")
     (tmp_path / "file").write_text("")

@@ -11,6 +11,7 @@ from flaxformer_lite.config import ConfigError, DataConfig
 from flaxformer_lite.config.mixture import SourceConfig
 from flaxformer_lite.data import dummy, mixture
 from flaxformer_lite.data.dataset import open_dataset
+from flaxformer_lite.objectives.rows import row_ids
 from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.objectives.text.text_objective import label_counts, unigram_loss
 from flaxformer_lite.registry import available, resolve_class
@@ -89,7 +90,7 @@ def test_the_same_stream_for_any_hosts_restarts_and_batches(mixed):
 def test_each_row_of_a_source_once_an_epoch_in_another_order(mixed):
     data = open_dataset(mixed("ul2", length=96))
     stream = found(data, 5 * data.num_examples)
-    for name, rows in data.mixture.sources.items():
+    for name, rows in data.sources.items():
         own = [row for source, _, row in stream if source == name]
         orders = []
         for epoch in itertools.count():
@@ -105,15 +106,15 @@ def test_each_row_of_a_source_once_an_epoch_in_another_order(mixed):
 @pytest.mark.parametrize("name", daily(["causal_lm", "span_corruption"], ["span_corruption"]))
 def test_every_token_of_each_source_once_an_epoch(mixed, name):
     data = open_dataset(mixed(name, length=48, web={"epochs": 1}, code={"epochs": 2, "weight": 3}))
-    sources = data.mixture.sources
-    total = data.mixture.mixing.total
+    sources = data.sources
+    total = data.mixing.total
     assert total == sources["web"].rows_of(1) + sources["code"].rows_of(2)
     seen = {n: np.zeros(len(s.corpus.tokens["train"].ids), int) for n, s in sources.items()}
     shared = int(name == "causal_lm")
     for records, index in map(data.finder(3), range(total)):
-        for piece in range(int(records.first[index]), int(records.first[index + 1])):
-            start = int(records.start[piece])
-            seen[records.source][start + shared : start + int(records.length_of[piece])] += 1
+        for piece in range(int(records.plan.first[index]), int(records.plan.first[index + 1])):
+            start = int(records.plan.start[piece])
+            seen[records.source][start + shared : start + int(records.plan.length[piece])] += 1
     for source, epochs in (("web", 1), ("code", 2)):
         offsets = sources[source].corpus.tokens["train"].offsets
         due = np.full(len(seen[source]), epochs)
@@ -122,18 +123,18 @@ def test_every_token_of_each_source_once_an_epoch(mixed, name):
 
 
 def test_weights_by_size_and_temperature(mixed):
-    sizes = [len(rows.splits["train"]) for rows in open_dataset(mixed()).mixture.sources.values()]
+    sizes = [len(rows.splits["train"]) for rows in open_dataset(mixed()).sources.values()]
     for temperature in (1, 2, 100):
         data = open_dataset(mixed(web={}, code={}, mixture_temperature=temperature))
         powers = np.power(sizes, 1 / temperature)
-        assert data.mixture.mixing.shares(0) == pytest.approx(powers / powers.sum())
+        assert data.mixing.shares(0) == pytest.approx(powers / powers.sum())
 
 
 def test_a_schedule_in_stages_and_lines(mixed):
     stages = {"mixture_schedule": "10: books=2; 20-40: web=0, code=3", "train": {"steps": 60}}
     cfg = mixed(web={}, code={}, books={"weight": 0}, **stages)
     # in the order of names: books, code, web
-    shares = open_dataset(cfg).mixture.mixing.shares
+    shares = open_dataset(cfg).mixing.shares
     assert shares(9 * 8) == [0, 0.5, 0.5] and shares(10 * 8) == [0.5, 0.25, 0.25]
     assert shares(30 * 8) == pytest.approx([2 / 4.525, 2.05 / 4.525, 0.475 / 4.525])
     assert shares(41 * 8) == pytest.approx([0.4, 0.6, 0]), "the row before completes one of web's"
@@ -154,7 +155,7 @@ def test_held_out_rows_come_from_the_sources_in_turn_each_once(mixed):
 
 def test_one_tokenizer_of_all_sources(mixed, tmp_path):
     data = open_dataset(mixed(tokenizer="byte_bpe", tokens=420))
-    assert len({rows.corpus.tokenizer.fingerprint for rows in data.mixture.sources.values()}) == 1
+    assert len({rows.corpus.tokenizer.fingerprint for rows in data.sources.values()}) == 1
     assert len(list((tmp_path / "cache").glob("tokenizer-*"))) == 1
     for word in (" gamma", " import"):
         assert len(data.tokenizer.encode(word)) == 1, "it knows the words of both"
@@ -162,7 +163,7 @@ def test_one_tokenizer_of_all_sources(mixed, tmp_path):
 
 def test_a_source_reads_its_own_field_or_a_built_in_corpus(mixed, tmp_path):
     write_rows(tmp_path / "web.jsonl", [{"body": f"body {n} " * 9} for n in range(60)])
-    corpus = open_dataset(mixed(web={"text_field": "body"})).mixture.sources["web"].corpus
+    corpus = open_dataset(mixed(web={"text_field": "body"})).sources["web"].corpus
     assert corpus.tokenizer.decode(corpus.tokens["train"].ids[:4]) == "body"
     data = DataConfig(path="x", text_field="content")
     section = mixture._section(data, SourceConfig(corpus="docstrings"))
@@ -198,7 +199,9 @@ def test_every_objective_on_text(mixed, name):
 def test_noise_words_are_drawn_from_the_words_of_all_sources(mixed):
     data = open_dataset(mixed("skip_gram"))
     part = data.splits["train"].parts[0]
-    own = np.unique(np.concatenate([piece for row in range(len(part)) for piece in part.row(row)]))
+    own = np.unique(
+        np.concatenate([piece for row in range(len(part)) for piece in row_ids(part, row)])
+    )
     drawn = [data.example(row, 0, row, part)["targets"]["noise"] for row in range(8)]
     wide = np.unique(np.concatenate(drawn))
     assert (data.records.counts[wide] > 0).all() and not np.isin(wide, own).all()

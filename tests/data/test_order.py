@@ -11,7 +11,7 @@ import pytest
 
 from flaxformer_lite.data import order
 from flaxformer_lite.data.dataset import open_dataset
-from flaxformer_lite.data.text_examples import open_corpus
+from flaxformer_lite.data.documents import open_corpus
 from tests.marks import daily
 
 SIZES = 25, 27, 24
@@ -69,8 +69,10 @@ class Places:
         self.num_plans = num_plans
 
     def make_example(self, records, index, rng):
-        pieces = slice(*records.first[index : index + 2])
-        at, length = (np.resize(array[pieces], 40) for array in (records.start, records.length_of))
+        pieces = slice(*records.plan.first[index : index + 2])
+        at, length = (
+            np.resize(array[pieces], 40) for array in (records.plan.start, records.plan.length)
+        )
         return {
             "inputs": {"at": at, "length": length * (np.arange(40) < pieces.stop - pieces.start)},
             "targets": {},
@@ -96,7 +98,7 @@ def placed(cfg, steps, hosts=1, start=0, size=12):
 
 def sizes(cfg, count):
     data = open_dataset(cfg)
-    return [len(data.open_plan(number)) for number in range(count)]
+    return [len(data.sources[""].open_plan(number)) for number in range(count)]
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ import re
 import pytest
 
 from flaxformer_lite.config import ConfigError, DataConfig, TokenizerConfig
-from flaxformer_lite.data import table
-from flaxformer_lite.data.labelled import open_labelled
+from flaxformer_lite.data import rows as rows_of_tables
+from flaxformer_lite.data.examples import open_labelled
+from flaxformer_lite.data.rows import open_table
 from flaxformer_lite.objectives.tables.classification import Classification
 from flaxformer_lite.objectives.tables.dpo import Dpo
 from flaxformer_lite.objectives.tables.tagging import Tagging
@@ -16,7 +17,7 @@ from tests.objectives.tables import write_rows
 @pytest.fixture(params=["in memory", "in files"], autouse=True)
 def large(request, monkeypatch):
     if request.param == "in files":
-        monkeypatch.setattr(table, "SMALL", 0)
+        monkeypatch.setattr(rows_of_tables, "SMALL_BYTES", 0)
 
 
 def opened(folder, rows, task=None, *, held=(), skeleton="encoder", **options):
@@ -59,7 +60,9 @@ def test_all_rows_without_a_label_are_one_message_and_can_be_left_out(tmp_path):
     assert kept == sorted(row["text"] for i, row in enumerate(rows) if i % 3 or i > 18)
     assert task.labels == ("a", "b") and "7 rows without a label or text" in warnings(described)
     numbers = {i + 1 for i, row in enumerate(rows) if row["text"] in kept}
-    in_file = [part.table.number(i) for part in records.values() for i in range(len(part.rows))]
+    in_file = [
+        part.table.rows.origin(i)[1] for part in records.values() for i in range(len(part.rows))
+    ]
     assert set(in_file) == numbers
 
 
@@ -165,7 +168,7 @@ def test_tags_can_be_folded(tmp_path):
     with pytest.raises(ConfigError, match="fold_labels=True"):
         opened(tmp_path, rows, Tagging(), held=held)
     task, records, _ = opened(tmp_path, rows, Tagging(fold_labels=True), held=held)
-    assert task.labels == ("x", "y") and list(records["eval"].record(0)["tag"]) == [0, 1]
+    assert task.labels == ("x", "y") and list(records["eval"].pieces(0)[0]["tag"]) == [0, 1]
 
 
 def test_a_class_whose_only_row_is_held_out_is_explained(tmp_path):
@@ -207,7 +210,7 @@ WRITTEN = "text,label\ncaf\u00e9,yes\n\u201cno\u201d,no\n"
 def test_utf_16_is_read(tmp_path, name):
     content = WRITTEN if name == "t.csv" else WRITTEN.replace(",", "\t")
     (tmp_path / name).write_bytes(content.encode("utf-16"))
-    read = table.read_table(str(tmp_path / name), "here", root=str(tmp_path / "cache"))
+    read = open_table(str(tmp_path / name), "here", root=str(tmp_path / "cache"))
     found = [(row["text"], row["label"]) for row in read.rows]
     assert found == [("caf\u00e9", "yes"), ("\u201cno\u201d", "no")]
 
@@ -219,4 +222,4 @@ def test_cp1252_is_said_to_be_that_with_the_line_and_the_way(tmp_path):
         r"iconv -f cp1252 -t utf-8 t.csv"
     )
     with pytest.raises(ConfigError, match=message):
-        table.read_table(str(tmp_path / "t.csv"), "here", root=str(tmp_path / "cache"))
+        open_table(str(tmp_path / "t.csv"), "here", root=str(tmp_path / "cache"))

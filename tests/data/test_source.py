@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flaxformer_lite.config import ConfigError, DataConfig
-from flaxformer_lite.data.source import LONGEST, open_source
+from flaxformer_lite.data.source import LONGEST, open_text
 from tests.marks import daily
 
 TEXT = ("text",)
@@ -16,7 +16,7 @@ PAIR = ("source", "target")
 
 
 def read(path, fields=TEXT):
-    return list(open_source(DataConfig(path=str(path)), fields).documents())
+    return list(open_text(DataConfig(path=str(path)), fields).documents())
 
 
 def test_a_folder_in_order_with_gz_and_jsonl_and_without_hidden_files(tmp_path):
@@ -38,7 +38,7 @@ def test_of_a_folder_what_is_no_text_by_its_name_is_left_out_and_named(tmp_path)
     texts = ["README.MD", "a.txt", "code.py", "part.01", "wiki_00"]
     for name in (*texts, "w.bin", "y.json", "z.png"):
         (tmp_path / name).write_text(name)
-    source = open_source(DataConfig(path=str(tmp_path)), TEXT)
+    source = open_text(DataConfig(path=str(tmp_path)), TEXT)
     assert [d for (d,) in source.documents()] == texts
     assert source.kinds() == "5 files (1 .md, 1 .txt, 1 .py, 1 .01, 1 without suffix), 0.0 kB"
     why = "not read, as the suffixes are not that of text, jsonl or a table"
@@ -51,7 +51,7 @@ def test_of_a_folder_what_is_no_text_by_its_name_is_left_out_and_named(tmp_path)
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "one"}\n' * 9)
-    source = open_source(DataConfig(path=str(path)), TEXT)
+    source = open_text(DataConfig(path=str(path)), TEXT)
     documents = source.documents()
     assert next(documents) == ("one",)
     with path.open("a") as file:
@@ -84,7 +84,7 @@ def test_memory_does_not_grow_with_a_compressed_file(tmp_path, name):
     line = b"a line of text that is repeated\n" * 30_000
     line = line if "txt" in name else json.dumps({"text": line.decode()}).encode() + b"\n"
     (tmp_path / name).write_bytes(gzip.compress(line * 50, 1, mtime=0))
-    source = open_source(DataConfig(path=str(tmp_path / name)), TEXT)
+    source = open_text(DataConfig(path=str(tmp_path / name)), TEXT)
     tracemalloc.start()
     try:
         assert sum(len(document) for (document,) in source.documents()) == 32 * 1_500_000
@@ -122,7 +122,7 @@ def test_the_fingerprint_follows_the_content_not_the_place(tmp_path):
     for name, text in (("a", "same"), ("b", "same"), ("c", "other")):
         (tmp_path / f"{name}.txt").write_text(text)
         cfg = DataConfig(path=str(tmp_path / f"{name}.txt"))
-        marks.append(open_source(cfg, TEXT).fingerprint)
+        marks.append(open_text(cfg, TEXT).fingerprint)
     assert marks[0] == marks[1] != marks[2]
 
 
@@ -203,9 +203,13 @@ def test_a_folder_that_may_not_be_read_is_not_left_out(tmp_path, monkeypatch):
     "corpus, fields, message",
     [
         ("stdlib_code", PAIR, r"no source.*data\.corpus=code_docstrings"),
-        ("code_docstrings", TEXT, "has no text; use data.corpus=stdlib_code or docstrings"),
+        (
+            "code_docstrings",
+            TEXT,
+            "has no text; use data.corpus=stdlib_code or docstrings",
+        ),
     ],
 )
 def test_a_corpus_of_the_wrong_kind(corpus, fields, message):
     with pytest.raises(ConfigError, match=message):
-        open_source(DataConfig(corpus=corpus), fields)
+        open_text(DataConfig(corpus=corpus), fields)

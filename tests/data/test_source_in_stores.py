@@ -8,9 +8,10 @@ import pyarrow.parquet
 import pytest
 
 from flaxformer_lite.config import ConfigError, DataConfig, TokenizerConfig
-from flaxformer_lite.data import table, token_files
-from flaxformer_lite.data.source import open_source
-from flaxformer_lite.data.text_examples import open_corpus
+from flaxformer_lite.data import find_files, token_files
+from flaxformer_lite.data.documents import open_corpus
+from flaxformer_lite.data.rows import open_table
+from flaxformer_lite.data.source import open_text
 from flaxformer_lite.storage import remote
 from flaxformer_lite.storage.stores import StorageError
 from flaxformer_lite.text.tokenizer import Bytes
@@ -52,12 +53,12 @@ def there(bucket, folder):
 
 
 def documents(path):
-    return list(open_source(DataConfig(path=str(path)), TEXT).documents())
+    return list(open_text(DataConfig(path=str(path)), TEXT).documents())
 
 
 def test_every_kind_of_file_is_streamed(there, folder, monkeypatch):
     monkeypatch.setattr(remote, "REQUEST_BYTES", 4096)
-    here, source = (open_source(DataConfig(path=str(path)), TEXT) for path in (folder, there))
+    here, source = (open_text(DataConfig(path=str(path)), TEXT) for path in (folder, there))
     names = [file.name for file in here.files]
     assert len(names) == 8
     for name in names:
@@ -85,7 +86,7 @@ def test_the_fingerprint_follows_the_content_without_reading_it(bucket):
     for content in (b"one", b"two", b"one"):
         storage.write(url, content)
         bucket.seen.clear()
-        marks.append(open_source(DataConfig(path=url), TEXT).fingerprint)
+        marks.append(open_text(DataConfig(path=url), TEXT).fingerprint)
         assert not read_of(bucket, url[5:])
     assert marks[0] == marks[2] != marks[1]
 
@@ -119,14 +120,14 @@ def test_token_ids_become_the_same_corpus(bucket, tmp_path, monkeypatch):
 def test_labelled_rows_come_from_a_store(there, folder, tmp_path, monkeypatch, bucket):
     monkeypatch.setenv("FLAXFORMER_LITE_CACHE", str(tmp_path))
     for name in ("b.jsonl", "e.csv", "g.parquet"):
-        read, due = (table.read_table(f"{place}/{name}", "data.path") for place in (there, folder))
+        read, due = (open_table(f"{place}/{name}", "data.path") for place in (there, folder))
         assert (list(read.rows), read.columns) == (list(due.rows), due.columns)
         assert read.fingerprint == due.fingerprint
     bucket.seen.clear()
     # again: the store is asked, and nothing is copied
-    table.read_table(f"{there}/b.jsonl", "data.path")
+    open_table(f"{there}/b.jsonl", "data.path")
     assert bucket.seen and not read_of(bucket, f"{there[5:]}/b.jsonl?")
-    assert table.splits_of(there) == ()
+    assert find_files.splits_of(there) == ()
 
 
 def test_what_cannot_be_read_names_field_and_address(bucket, there):
@@ -140,7 +141,7 @@ def test_what_cannot_be_read_names_field_and_address(bucket, there):
         (elsewhere, r"..://elsewhere/a.txt: there is no bucket elsewhere"),
     ):
         with pytest.raises(StorageError, match=f"data.path: {message}"):
-            open_source(DataConfig(path=path), TEXT)
+            open_text(DataConfig(path=path), TEXT)
     for name, content, message in (
         ("a.txt", b"\xff\xfe", "a.txt': a.txt is not UTF-8 text"),
         ("a.jsonl.gz", gzip.compress(b"x" * 999)[:-9], r".*gz(:1)?:? (cannot be read|not JSON)"),

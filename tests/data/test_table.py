@@ -13,8 +13,8 @@ from pyarrow import parquet
 
 from flaxformer_lite.cli.predict import write_rows
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data import columnar, table
-from flaxformer_lite.data.table import read_table
+from flaxformer_lite.data import columnar, rows as rows_of_tables
+from flaxformer_lite.data.rows import open_table
 
 ROWS = [
     {"text": 'one, "two"', "label": "yes"},
@@ -36,18 +36,18 @@ WRITTEN = {
 @pytest.mark.parametrize("name", WRITTEN)  # others: test_documents.py
 def test_every_form_of_text_reads_alike(tmp_path, name):
     (tmp_path / name).write_bytes(WRITTEN[name])
-    read = read_table(str(tmp_path / name), "data.path")
+    read = open_table(str(tmp_path / name), "data.path")
     assert list(read.rows) == ROWS and read.columns == ("text", "label") and len(read) == 3
 
 
 def test_rows_that_an_older_version_has_cached_are_read_anew(tmp_path, monkeypatch):
-    monkeypatch.setattr(table, "SMALL", 0)
+    monkeypatch.setattr(rows_of_tables, "SMALL_BYTES", 0)
     path = tmp_path / "t.csv"
     path.write_bytes(CSV)
-    current = table.FORMAT
+    current = rows_of_tables.FORMAT
     for version, due in (("older", ROWS), (current, ROWS)):
-        monkeypatch.setattr(table, "FORMAT", version)
-        read = read_table(str(path), "data.path", root=str(tmp_path / "cache"))
+        monkeypatch.setattr(rows_of_tables, "FORMAT", version)
+        read = open_table(str(path), "data.path", root=str(tmp_path / "cache"))
         assert read.is_stored and list(read.rows) == due
         for file in (tmp_path / "cache").glob("store-*/store.json"):
             file.write_bytes(b"of another form")
@@ -69,11 +69,11 @@ def test_arrow_parquet_and_folders_of_datasets(tmp_path):
     (saved / "dataset_dict.json").write_text('{"splits": ["train", "validation"]}')
     due = [{"text": row["text"], "label": int(row["label"] == "yes")} for row in ROWS]
     for path in ("t.parquet", "saved", "saved/train", "saved/train/data.arrow"):
-        read = read_table(str(tmp_path / path), "data.path", "eval")
+        read = open_table(str(tmp_path / path), "data.path", "eval")
         assert list(read.rows) == due and read.names == {"label": ("no", "yes")}, path
     (saved / "dataset_dict.json").write_text('{"splits": ["train"]}')
     with pytest.raises(ConfigError, match=r"no split.*only train"):
-        read_table(str(saved), "data.path", "eval")
+        open_table(str(saved), "data.path", "eval")
 
 
 def test_names_of_classes_within_lists_and_objects():
@@ -97,7 +97,7 @@ def test_squads_own_file_has_a_row_per_question(tmp_path):
     asked = [{"id": "1", "question": "Colour?", "answers": answers}]
     article = {"title": "t", "paragraphs": [{"context": "A very blue sky.", "qas": asked}]}
     (tmp_path / "dev.json").write_text(json.dumps({"data": [article]}))
-    (row,) = read_table(str(tmp_path / "dev.json"), "data.path").rows
+    (row,) = open_table(str(tmp_path / "dev.json"), "data.path").rows
     assert row["answers"] == {"text": ["blue", "blue sky"], "answer_start": [7, 7]}
     assert row["question"] == "Colour?"
 
@@ -113,7 +113,7 @@ def test_squads_own_file_has_a_row_per_question(tmp_path):
 )
 def test_tabs_with_lone_quotes_are_text_with_a_notice(tmp_path, text, caplog):
     (tmp_path / "sst.tsv").write_text(f"sentence\tlabel\n{text}")
-    read = read_table(str(tmp_path / "sst.tsv"), "data.path")
+    read = open_table(str(tmp_path / "sst.tsv"), "data.path")
     due = [
         dict(zip(("sentence", "label"), line.split("\t"), strict=True))
         for line in text.splitlines()
@@ -125,14 +125,14 @@ def test_tabs_with_lone_quotes_are_text_with_a_notice(tmp_path, text, caplog):
 def test_tabs_with_closed_quotes_are_read_as_excel_writes_them(tmp_path, name, encoding):
     text = 'text\tlabel\r\n"He said ""no"""\ta\r\n"two\nlines"\tb\r\n"a\ttab"\t5" wide\r\n'
     (tmp_path / name).write_text(text, encoding=encoding, newline="")
-    read = read_table(str(tmp_path / name), "data.path")
+    read = open_table(str(tmp_path / name), "data.path")
     rows = [('He said "no"', "a"), ("two\nlines", "b"), ("a\ttab", '5" wide')]
     assert [tuple(row.values()) for row in read.rows] == rows
 
 
 def test_a_first_line_may_name_the_separator(tmp_path):
     (tmp_path / "t.csv").write_text("sep=;\ntext;label\na,b;x\n")
-    assert list(read_table(str(tmp_path / "t.csv"), "data.path").rows) == [
+    assert list(open_table(str(tmp_path / "t.csv"), "data.path").rows) == [
         {"text": "a,b", "label": "x"}
     ]
 
@@ -159,15 +159,15 @@ def test_a_first_line_may_name_the_separator(tmp_path):
 def test_what_cannot_be_read_is_a_sentence(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigError, match=r"^data\.path") as caught:
-        read_table(str(tmp_path / name), "data.path")
+        open_table(str(tmp_path / name), "data.path")
     assert re.search(message, str(caught.value)) and "\n" not in str(caught.value)
 
 
 def test_no_such_file(tmp_path):
     with pytest.raises(ConfigError, match="no such file"):
-        read_table(str(tmp_path / "none.csv"), "data.path")
+        open_table(str(tmp_path / "none.csv"), "data.path")
     with pytest.raises(ConfigError, match=r"data.path is no regular file.*write its content to a"):
-        read_table(os.devnull, "data.path")
+        open_table(os.devnull, "data.path")
 
 
 UNUSUAL = "a folder that datasets' save_to_disk did not write"
@@ -190,18 +190,12 @@ def test_a_folder_that_is_not_quite_that_of_datasets(tmp_path, files, message):
     for name, content in files.items():
         (tmp_path / name).write_text(json.dumps(content))
     with pytest.raises(ConfigError, match=message):
-        read_table(str(tmp_path), "data.path")
+        open_table(str(tmp_path), "data.path")
 
 
 def test_tabs_quotes_and_lines_of_predictions_are_read_back(tmp_path):
     table = [{"text": 'say "hi"\tthere\nand', "label": "x"}, {"text": "plain", "label": "y"}]
     write_rows(tmp_path / "t.tsv", table)
-    assert list(read_table(str(tmp_path / "t.tsv"), "here").rows) == table
+    assert list(open_table(str(tmp_path / "t.tsv"), "here").rows) == table
     write_rows(tmp_path / "t.tsv", table[1:])
     assert (tmp_path / "t.tsv").read_text() == "text\tlabel\nplain\ty\n"
-
-
-@pytest.mark.parametrize("path", ["a.csv,b.csv", "shards/*.jsonl"])
-def test_a_list_or_pattern_of_tables_says_that_a_table_is_one_file(path):
-    with pytest.raises(ConfigError, match=r"no such file\. A table is one file: join"):
-        read_table(path, "data.path")

@@ -5,10 +5,12 @@ import pytest
 
 from flaxformer_lite.config import ConfigError, DataConfig
 from flaxformer_lite.config.mixture import SourceConfig
-from flaxformer_lite.data import source, text_examples, tokenizing
+from flaxformer_lite.data import documents as tokenizing, examples, open_tokenizer, source
 from flaxformer_lite.data.dataset import open_dataset, open_text
-from flaxformer_lite.data.places import TextPlaces
-from flaxformer_lite.data.text_examples import open_corpus, open_records
+from flaxformer_lite.data.documents import open_corpus
+from flaxformer_lite.data.examples import open_records
+from flaxformer_lite.data.places import Places
+from flaxformer_lite.objectives.rows import row_ids
 from flaxformer_lite.text import tokenizer, tokenizer_training
 from flaxformer_lite.text.tokenizer import HuggingFace
 from tests.objectives.tables import write_rows
@@ -39,8 +41,8 @@ def test_large_documents_are_tokenized_in_pieces(experiment, tmp_path, monkeypat
     path = tmp_path / "big.txt"
     path.write_text(text)
     whole = open_corpus(experiment(path=str(path), tokenizer="byte_bpe").data, TEXT)
-    monkeypatch.setattr(tokenizing, "PIECE", 100)
-    monkeypatch.setattr(tokenizing, "BATCH", 1000)
+    monkeypatch.setattr(tokenizing, "PIECE_CHARACTERS", 100)
+    monkeypatch.setattr(tokenizing, "BATCH_CHARACTERS", 1000)
     elsewhere = experiment(path=str(path), cache=str(tmp_path / "b"), tokenizer="byte_bpe")
     held = []
     encode = HuggingFace.encode_batch
@@ -63,11 +65,11 @@ def test_parts_and_batches_of_any_size_are_the_same_tokens(
         (tmp_path / file).write_text("\n".join(part))
     write_rows(tmp_path / "c.jsonl", [{"text": text} for text in documents[90:]])
     options = {"path": f"{tmp_path}/[abc].*", "tokenizer": name, "tokens": 430}
-    monkeypatch.setattr(tokenizing, "PIECE", 150)
+    monkeypatch.setattr(tokenizing, "PIECE_CHARACTERS", 150)
     whole = open_corpus(experiment(cache=str(tmp_path / "whole"), **options).data, TEXT)
     monkeypatch.setattr(source, "PART_BYTES", 1)
     assert whole.source.parts() == [slice(0, 1), slice(1, 2), slice(2, 3)]
-    monkeypatch.setattr(tokenizing, "BATCH", 1000)  # a document may go over two
+    monkeypatch.setattr(tokenizing, "BATCH_CHARACTERS", 1000)  # a document may go over two
     parts = open_corpus(experiment(**options).data, TEXT)
     for split, tokens in whole.tokens.items():
         for column in tokenizing.COLUMNS:
@@ -90,7 +92,7 @@ def test_only_a_sample_trains_the_tokenizer(experiment, monkeypatch):
     monkeypatch.setitem(tokenizer_training.MOST, "byte_bpe", 10_000)
     seen = []
     train = lambda cfg, texts: seen.extend(texts) or tokenizer.Bytes()  # noqa: E731
-    monkeypatch.setattr(text_examples.tokenizer_training, "train", train)
+    monkeypatch.setattr(open_tokenizer.tokenizer_training, "train", train)
     open_corpus(experiment(tokenizer="byte_bpe").data, TEXT)
     assert 3_000 < sum(map(len, seen)) < 15_000
 
@@ -100,12 +102,12 @@ def test_the_second_time_comes_from_the_cache(experiment, monkeypatch):
     first = open_corpus(cfg.data, TEXT)
     records = open_records(cfg.data, first, cfg.objective, "train")
     monkeypatch.setattr(tokenizing, "write_texts", None)
-    monkeypatch.setattr(text_examples.tokenizer_training, "train", None)
+    monkeypatch.setattr(open_tokenizer.tokenizer_training, "train", None)
     monkeypatch.setattr(type(cfg.objective), "plan_rows", None)
     again = open_corpus(cfg.data, TEXT)
     assert again.fingerprint == first.fingerprint
     found = open_records(cfg.data, again, cfg.objective, "train")
-    np.testing.assert_array_equal(found.row(1)[0], records.row(1)[0])
+    np.testing.assert_array_equal(row_ids(found, 1)[0], row_ids(records, 1)[0])
 
 
 @pytest.mark.parametrize("objective", ["causal_lm", "masked_lm", "seq2seq", "span_corruption"])
@@ -119,13 +121,13 @@ def test_a_large_text_is_packed_in_ranges_of_its_documents(
         cfg = experiment(objective, path=path, cache=str(tmp_path / cache), length=64)
         found = open_corpus(cfg.data, cfg.objective.columns)
         records = open_records(cfg.data, found, cfg.objective, "train")
-        assert records.first[0] == 0 and records.first[-1] == len(records.start)
-        assert len(records.row(len(records) - 1))
-        columns = (records.document, records.start, records.length_of)
+        assert records.plan.first[0] == 0 and records.plan.first[-1] == len(records.plan.start)
+        assert len(row_ids(records, len(records) - 1))
+        columns = (records.plan.document, records.plan.start, records.plan.length)
         return list(zip(*(column.tolist() for column in columns), strict=True)), len(records)
 
     whole, rows = plan_of("whole")
-    monkeypatch.setattr(text_examples, "PLANNED_TOKENS", 3000)
+    monkeypatch.setattr(examples, "PLANNED_TOKENS", 3000)
     parts, more_rows = plan_of("parts")
     assert rows <= more_rows <= rows + 40
     # Windows begin anew, and each token behind a document's first is still a label once.
@@ -149,11 +151,13 @@ def test_other_piece_is_of_another_document_and_as_long_as_wanted_where_one_is(e
     cfg = experiment("masked_lm", options={"pairs": "next_sentence"})
     records = open_records(cfg.data, open_corpus(cfg.data, TEXT), cfg.objective, "train")
     draws = [np.random.default_rng(n) for n in range(100)]
-    own = records.document[records.first[5]]
-    starts = {records.piece(p).tobytes(): records.document[p] for p in range(len(records.start))}
+    own = records.plan.document[records.plan.first[5]]
+    starts = {
+        records.piece(p).tobytes(): records.plan.document[p] for p in range(len(records.plan.start))
+    }
     others = [starts[records.other_piece(5, rng).tobytes()] for rng in draws]
     assert own not in others and len(set(others)) > 20
-    wanted = int(np.median(records.length_of))
+    wanted = int(np.median(records.plan.length))
     assert min(len(records.other_piece(5, rng, wanted)) for rng in draws) >= wanted
     assert len(records.other_piece(5, draws[0], 10_000)) < 10_000
 
@@ -196,13 +200,13 @@ def test_held_out_text_of_ones_own(experiment, documents, tmp_path, tokenizer):
     cfg = experiment(eval_path=str(dev), tokenizer=tokenizer, tokens=430)
     train = open_dataset(cfg)
     held = open_dataset(cfg, "eval")
-    found = train.corpus
+    found = train.sources[""].corpus
     assert sorted(texts_of(found, "train")) == sorted(documents)
     assert texts_of(found, "eval") == [dev.read_text()]
     assert len(found.tokenizer.encode("ŵŷẑ")) == 7 and held.num_examples > 3
-    assert held.corpus.fingerprint == found.fingerprint
+    assert held.sources[""].corpus.fingerprint == found.fingerprint
     assert found.fingerprint != open_dataset(experiment(tokenizer=tokenizer)).fingerprint
-    (place,) = TextPlaces(found).places(train.records, 0)[:1]
+    (place,) = Places(train.sources[""]).places(train.records, 0)[:1]
     assert place.startswith(f"{cfg.data.path}:")
 
 
@@ -224,7 +228,7 @@ def test_held_out_text_that_cannot_be_used_is_said(experiment, tmp_path, monkeyp
     with pytest.raises(ConfigError, match=r"eval_path='dev\.txt': is not for a mixture"):
         DataConfig(eval_path="dev.txt", mixture={"code": SourceConfig(corpus="stdlib_code")})
     tokenizes = lambda *_: pytest.fail("tokenizes before it looks")  # noqa: E731
-    monkeypatch.setattr(text_examples.tokenizing, "write_texts", tokenizes)
+    monkeypatch.setattr(tokenizing, "write_texts", tokenizes)
     with pytest.raises(ConfigError, match=r"^data\.eval_path=.*none.txt': no such file"):
         open_corpus(experiment(eval_path=none).data, TEXT)
     blank = tmp_path / "blank.txt"

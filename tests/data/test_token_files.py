@@ -10,7 +10,7 @@ import pytest
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import token_files
 from flaxformer_lite.data.dataset import open_dataset
-from flaxformer_lite.data.text_examples import open_corpus
+from flaxformer_lite.data.documents import open_corpus
 from flaxformer_lite.text.tokenizer import Bytes
 
 TEXT = ("text",)

@@ -16,8 +16,8 @@ from flaxformer_lite.config import (
     TokenizerConfig,
     TrainConfig,
 )
-from flaxformer_lite.data.encoded_rows import encode_rows
-from flaxformer_lite.data.rows import Table, keep_rows
+from flaxformer_lite.data.encoding import encode_rows
+from flaxformer_lite.data.rows import keep_table
 from flaxformer_lite.models import llama
 from flaxformer_lite.runs import loop
 from flaxformer_lite.runs.report import metrics
@@ -89,11 +89,10 @@ def read_split(workdir, split="eval"):
 
 def records(task, rows, *, length=32, target_length=0, tokenizer=None):
     """The records of rows by role, one example each."""
-    kept = keep_rows(rows)
-    table = Table("rows.jsonl", tuple(rows[0]), kept, "")
+    table = keep_table(rows, "rows.jsonl")
     words = tokenizer or Bytes()
     cfg = DataConfig(length=length, target_length=target_length)
-    return encode_rows(task, cfg, table, kept, words, task.skeletons[0])
+    return encode_rows(task, cfg, table, table.rows, words, task.skeletons[0])
 
 
 def data_of(records):
@@ -113,7 +112,7 @@ def stack(task, records):
 def check_packed(task, cfg, records, groups):
     """Joins rows into groups of their numbers, which have the loss of all rows apart."""
     packed = records.join_neighbors()
-    assert [packed.rows_of(example) for example in range(len(packed))] == groups
+    assert [packed.records_of(row).tolist() for row in range(len(packed))] == groups
     model, params = built(cfg)
 
     @jax.jit

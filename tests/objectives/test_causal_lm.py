@@ -22,7 +22,7 @@ def test_every_token_is_predicted_once_from_its_own_document(create, records_of,
         ends = inputs["input_ids"] == eos
         crossings += ends.sum()
         assert not targets["weights"][ends].any(), "no label is of the next document"
-    documents = records.document.max() + 1
+    documents = records.plan.document.max() + 1
     assert crossings > 20 and len(predicted) == len(records.ids) - documents
     assert predicted.count(eos) == documents, "the end of each document is predicted"
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import flaxformer_lite
-from flaxformer_lite.data.labelled import open_labelled
+from flaxformer_lite.data.examples import open_labelled
 from flaxformer_lite.nn.adapters.lora import LoraConfig
 from flaxformer_lite.objectives.tables.dpo import Dpo
 from flaxformer_lite.runs.evaluate_file import open_file, open_trained
@@ -52,7 +52,7 @@ def test_the_loss_of_a_batch_is_equation_7(smoothing):
 
     by_model = functools.partial(log_prob, model, params)
     now = np.asarray(
-        [[by_model(*side) for side in sides_of(records.record(i))] for i in range(len(records))]
+        [[by_model(*side) for side in sides_of(records.pieces(i)[0])] for i in range(len(records))]
     )
     margin = 0.3 * ((now - start)[:, 0] - (now - start)[:, 1])
     right = np.log(1 / (1 + np.exp(-margin)))
@@ -71,7 +71,7 @@ def test_of_conversations_only_the_last_answer_counts():
     sides = {"chosen": [*before, answer("yes")], "rejected": [*before, answer("no")]}
     whole = {"prompt": None, **sides}
     split = {"prompt": before, "chosen": [answer("yes")], "rejected": "no"}
-    a, b = (tables.records(task, [row], length=160).record(0) for row in (whole, split))
+    a, b = (tables.records(task, [row], length=160).pieces(0)[0] for row in (whole, split))
     jax.tree.map(np.testing.assert_array_equal, a, b)
     assert [int(answers.sum()) for _, answers in sides_of(a)] == [4, 3]
     assert task.prompt_and_reference(tables.records(task, [split], length=160), 0) == ("c", "yes")
@@ -80,7 +80,7 @@ def test_of_conversations_only_the_last_answer_counts():
 @pytest.mark.parametrize("text", ['[{"name": "a"}]', "[\n  {}\n]", "[{ ..."])
 def test_an_answer_may_be_json_of_its_own(text):
     row = {"prompt": "which", "chosen": text, "rejected": "none"}
-    (_, chosen), _ = sides_of(tables.records(Dpo(), [row], length=160).record(0))
+    (_, chosen), _ = sides_of(tables.records(Dpo(), [row], length=160).pieces(0)[0])
     assert int(chosen.sum()) == len(text) + 1
 
 
@@ -98,7 +98,10 @@ def opened(tmp_path, rows, **how):
 def test_a_pair_with_a_side_without_answer_is_dropped(tmp_path):
     rows = [ROWS[0], {"prompt": "a" * 60, "chosen": "b", "rejected": "c"}]
     _, records, described = opened(tmp_path, rows, length=64)
-    assert records["train"].row_of.tolist() == [0] and "2 rows dropped" in dict(described)["notice"]
+    assert (
+        records["train"].table_rows.tolist() == [0]
+        and "2 rows dropped" in dict(described)["notice"]
+    )
 
 
 @pytest.mark.parametrize("side", ["chosen", "rejected"])

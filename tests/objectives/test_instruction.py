@@ -11,7 +11,7 @@ from tokenizers import models, pre_tokenizers
 
 from flaxformer_lite.cli.convert import convert
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data.labelled import open_labelled
+from flaxformer_lite.data.examples import open_labelled
 from flaxformer_lite.model_details import load_tokenizer
 from flaxformer_lite.models import build_model
 from flaxformer_lite.objectives.tables.chat import PLAIN
@@ -89,8 +89,8 @@ def test_turns_of_sharegpt_are_read_and_rows_that_teach_nothing_are_counted(tmp_
     _, records, _ = opened(tmp_path, [{"conversations": shared}])
     plain_turns = [user("why"), answer("so")]
     due = records_of(Instruction(), [{"messages": plain_turns}], length=32)
-    found = records["train"].record(0)["answers"]
-    assert found.tolist() == due.record(0)["answers"].tolist()
+    found = records["train"].pieces(0)[0]["answers"]
+    assert found.tolist() == due.pieces(0)[0]["answers"].tolist()
     odd = {"conversations": [user("why"), {"role": "model", "content": "so"}]}
     _, _, described = opened(tmp_path, [{"conversations": shared}, odd])
     assert re.search(r"learned from 2 rows.*Turns.*'model'", dict(described)["warning"])
@@ -121,7 +121,7 @@ def test_a_template_without_special_tokens_and_bytes():
     task = Instruction()
     text = "user:\nwhy\n\nb\nassistant:\nso"
     records = records_of(task, [{"prompt": "why", "context": "b", "response": "so"}], length=48)
-    piece = records.record(0)
+    piece = records.pieces(0)[0]
     ids = [6 + byte for byte in text.encode()]
     assert piece["ids"].tolist() == [*ids, records.tokenizer.eos_id, 6 + ord("\n")]
     assert piece["answers"].tolist() == [0] * (len(ids) - 2) + [1, 1, 1, 0]
@@ -143,7 +143,7 @@ def opened(tmp_path, rows, **how):
 def test_long_conversations_are_cut_or_dropped_and_counted(tmp_path):
     rows = [ROWS[0], {"prompt": "a", "response": "x" * 90}, {"prompt": "y" * 90, "response": "x"}]
     _, records, described = opened(tmp_path, rows, length=40)
-    assert records["train"].row_of.tolist() == [0, 1]
+    assert records["train"].table_rows.tolist() == [0, 1]
     # in both splits
     assert "2 examples cut at data.length=40 tokens, 2 rows dropped" in dict(described)["notice"]
 
@@ -151,7 +151,7 @@ def test_long_conversations_are_cut_or_dropped_and_counted(tmp_path):
 def test_of_a_template_that_drops_an_answer_what_it_writes_is_learned():
     task = Instruction(template="{{ messages[-1].content }}")
     turns = [user("a"), answer("b"), user("c"), answer("d")]
-    piece = records_of(task, [{"messages": turns}]).record(0)
+    piece = records_of(task, [{"messages": turns}]).pieces(0)[0]
     assert piece["ids"].tolist() == [6 + ord("d")] and piece["answers"].tolist() == [1]
 
 
@@ -185,7 +185,7 @@ def test_thoughts_of_earlier_turns_that_a_template_strips_leave_the_answers(word
 def test_a_row_of_csv_without_tools_has_an_empty_cell(words):
     row = {"messages": [user("a"), answer("b")], "tools": "", "documents": ""}
     records = records_of(Instruction(template=CHATML), [EXTRA | row], length=48, tokenizer=words)
-    assert records.record(0)["answers"].any()
+    assert records.pieces(0)[0]["answers"].any()
 
 
 @pytest.mark.parametrize("as_text", [False, True])
@@ -202,7 +202,7 @@ def test_tools_calls_and_variables_reach_the_template(as_text, words):
     row = {"messages": [user("a"), call], "tools": [{"name": "what"}]}
     row = EXTRA | row | {"chat_template_kwargs": {"style": "then"}}
     records = records_of(Instruction(template=template), [row], length=48, tokenizer=words)
-    told = [words.library.id_to_token(int(i)) for i in records.record(0)["ids"]]
+    told = [words.library.id_to_token(int(i)) for i in records.pieces(0)[0]["ids"]]
     assert told[:2] == ["what", "then"] and "so" in told
 
 

@@ -8,6 +8,7 @@ import pytest
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.models.skeletons.outputs import Features
 from flaxformer_lite.nn.functions.losses import DeferredLogits
+from flaxformer_lite.objectives.rows import row_ids
 from flaxformer_lite.objectives.text.masked_lm import _whole_words
 
 
@@ -26,7 +27,7 @@ def test_labels_are_what_was_hidden(create, records_of, generator, unit):
     tok = records.tokenizer
     for row in range(len(records)):
         expected = []
-        for piece in records.row(row):
+        for piece in row_ids(records, row):
             expected += [tok.cls_id, *piece.tolist(), tok.sep_id]
         example = objective.make_example(records, row, generator(row))
         ids = restored(example)
@@ -64,7 +65,7 @@ def test_rates(create, records_of, generator):
 def test_masks_are_dynamic_and_fair(create, records_of, generator):
     objective = create("masked_lm")
     records = records_of(objective)
-    row = max(range(len(records)), key=lambda r: len(records.row(r)[0]))
+    row = max(range(len(records)), key=lambda r: len(row_ids(records, r)[0]))
     times = np.zeros(records.length)
     for n in range(2000):
         example = objective.make_example(records, row, generator(n))
@@ -110,7 +111,7 @@ def pairs(create, records_of, generator, kind, count):
         example = objective.make_example(records, n % len(records), generator(n))
         ids = restored(example)
         types = example["inputs"]["token_type_ids"]
-        (piece,) = records.row(n % len(records))
+        (piece,) = row_ids(records, n % len(records))
         first, second = np.flatnonzero(ids == tok.sep_id)
         assert ids[0] == tok.cls_id and (ids[second + 1 :] == tok.pad_id).all()
         rest = [0] * (len(ids) - second - 1)

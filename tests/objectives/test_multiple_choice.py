@@ -16,7 +16,7 @@ SWAG = {"sent1": "a b", "sent2": "c", **ENDINGS, "label": "2"}
 def texts(records, index=0):
     """The two texts of each choice of a row."""
     words = {i: word for word, i in records.tokenizer.library.get_vocab().items()}
-    record = records.record(index)
+    record = records.pieces(index)[0]
     choices = np.split(record["ids"], np.cumsum(record["text_lengths"])[:-1])
     spelled = lambda ids: " ".join(words[i] for i in ids)  # noqa: E731
     rows = [Framed(ids, second, 0) for ids, second in zip(choices, record["seconds"], strict=True)]
@@ -53,7 +53,7 @@ BOTH = [("a", "b"), ("a", "c")]
 )
 def test_forms_of_a_row(tmp_path, row, due, label):
     _, records = learned.encoded(MultipleChoice(choices=4), [row], tmp_path, length=12, fit=False)
-    assert texts(records) == due and records.record(0)["label"] == label
+    assert texts(records) == due and records.pieces(0)[0]["label"] == label
 
 
 def test_an_example_has_an_axis_of_choices_and_fewer_are_filled_up(tmp_path):

@@ -1,5 +1,7 @@
 import numpy as np
 
+from flaxformer_lite.objectives.rows import row_ids
+
 
 def test_the_loss_is_on_the_rest_only(create, records_of, generator):
     objective = create("prefix_lm")
@@ -22,7 +24,7 @@ def test_the_loss_is_on_the_rest_only(create, records_of, generator):
 def test_prefixes_are_of_all_lengths(create, records_of, generator):
     objective = create("prefix_lm")
     records = records_of(objective)
-    row = next(r for r in range(len(records)) if list(map(len, records.row(r))) == [49])
+    row = next(r for r in range(len(records)) if list(map(len, row_ids(records, r))) == [49])
     made = (objective.make_example(records, row, generator(n)) for n in range(2000))
     lengths = [example["inputs"]["prefix_mask"].sum() for example in made]
     counts = np.bincount(lengths, minlength=49)[1:49]

@@ -35,7 +35,7 @@ def test_windows_of_a_long_context(tmp_path):
     spans = [(int(e["targets"]["start"]), int(e["targets"]["end"])) for e in examples]
     assert spans == [(0, 0), (5, 6), (0, 0)]
     assert examples[1]["inputs"]["token_type_ids"].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
-    assert records.row_of.tolist() == [0, 0, 0]
+    assert records.table_rows.tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_windows_share_at_most_half_of_their_tokens(tmp_path, length, stride, du
 
 
 def row_words(records, index):
-    record = records.record(index)
+    record = records.pieces(index)[0]
     spans = zip(record["char_start"], record["char_end"], record["part"], strict=True)
     return " ".join(records.rows[0]["context"][b:e] for b, e, part in spans if part == 1)
 
@@ -57,7 +57,7 @@ def row_words(records, index):
 def test_a_decoder_says_none_behind_the_context(tmp_path):
     options = {"length": 10, "skeleton": "decoder"}
     _, records = learned.encoded(QuestionAnswering(stride=0), [ROW, NONE], tmp_path, **options)
-    row, none = (records.record(i) for i in range(2))
+    row, none = (records.pieces(i)[0] for i in range(2))
     assert row["ids"][-1] == records.tokenizer.eos_id
     assert (row["start"], row["end"]) == (5, 6)
     assert none["start"] == none["end"] == len(none["ids"]) - 1 == 4
@@ -66,9 +66,9 @@ def test_a_decoder_says_none_behind_the_context(tmp_path):
 def test_a_long_question_is_cut(tmp_path):
     rows = [{"question": "a b c d e f g h", "context": "a b", "answers": "b"}]
     _, records = learned.encoded(QuestionAnswering(question_length=3), rows, tmp_path)
-    assert (records.record(0)["part"] == 0).sum() == 3
+    assert (records.pieces(0)[0]["part"] == 0).sum() == 3
     _, records = learned.encoded(QuestionAnswering(), rows, tmp_path, length=7)
-    part = records.record(0)["part"]
+    part = records.pieces(0)[0]["part"]
     assert (part == 0).sum() == (part == 1).sum() == 2
 
 

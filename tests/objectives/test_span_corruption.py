@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.objectives.rows import row_ids
 from flaxformer_lite.text.tokenizer import Bytes
 
 
@@ -28,7 +29,7 @@ def test_input_and_target_together_are_the_text(create, records_of, generator, t
         example = objective.make_example(records, row, generator(row))
         inputs = example["inputs"]
         labels = example["targets"]["labels"]
-        pieces = records.row(row)
+        pieces = row_ids(records, row)
         assert inputs["segment_ids"].max() == inputs["decoder_segment_ids"].max() == len(pieces)
         several += len(pieces) > 1
         for number, piece in enumerate(pieces, start=1):
@@ -46,8 +47,8 @@ def test_input_and_target_together_are_the_text(create, records_of, generator, t
 def test_every_token_is_in_one_row(create, records_of, generator):
     objective = create("span_corruption")
     records = records_of(objective)
-    kept = sum(len(piece) for row in range(len(records)) for piece in records.row(row))
-    documents = records.document.max() + 1
+    kept = sum(len(piece) for row in range(len(records)) for piece in row_ids(records, row))
+    documents = records.plan.document.max() + 1
     assert 0.99 * (len(records.ids) - documents) < kept <= len(records.ids) - documents
 
 
@@ -82,7 +83,7 @@ def test_a_given_target_length_shortens_the_pieces(create, records_of):
     objective = create("span_corruption")
     records = records_of(objective, target_length=8)
     assert records.target_length == 8
-    assert max(objective.corrupted(int(n))[1] for n in records.length_of) <= 8
+    assert max(objective.corrupted(int(n))[1] for n in records.plan.length) <= 8
 
 
 def test_spans_are_drawn_anew_and_everywhere(create, generator):

@@ -65,8 +65,8 @@ def test_words_that_are_cut_off_or_have_no_piece_have_weight_0(tmp_path):
     rows = [row, {"tokens": [], "tags": []}]
     task, records = learned.encoded(Tagging(), rows, tmp_path, length=5)
     example = task.make_example(records, 0, None)
-    assert records.row_of.tolist() == [0]
-    assert records.record(0)["first"].tolist() == [1, -1, 2, 3, -1]
+    assert records.table_rows.tolist() == [0]
+    assert records.pieces(0)[0]["first"].tolist() == [1, -1, 2, 3, -1]
     assert example["inputs"]["input_ids"].tolist() == [2, 7, 8, 9, 3]  # [CLS] a b c [SEP]
     assert example["targets"]["labels"].tolist() == [0, 0, 1, 0, 0]
     assert example["targets"]["weights"].tolist() == [0, 1, 1, 1, 0]

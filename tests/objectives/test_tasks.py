@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.config import ConfigError, required_head
-from flaxformer_lite.data.rows import Table, columns_of, keep_rows
+from flaxformer_lite.data.rows import keep_table
+from flaxformer_lite.data.table_splits import columns_of
 from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.registry import available, resolve, resolve_class
 from tests.objectives import tables
@@ -43,9 +44,9 @@ def test_examples_are_of_one_shape_and_the_same_each_time(task, records):
 
 
 def test_every_row_of_the_sample_has_an_example_and_words(task, records):
-    assert sorted(set(records.row_of)) == list(range(len(records.rows)))
+    assert sorted(set(records.table_rows)) == list(range(len(records.rows)))
     assert all(task.show(records, i) for i in range(len(records)))
-    assert records.record(0).keys() == task.stored.keys() and len(records.sizes) == len(records)
+    assert records.pieces(0)[0].keys() == task.stored.keys() and len(records.sizes) == len(records)
 
 
 def test_roles_are_of_the_sample_and_what_is_predicted_may_be_missing(task, records):
@@ -64,7 +65,7 @@ def test_a_column_that_a_table_lacks_is_named(task):
         others = tuple(each.role for each in task.columns if each is not column)
         if not column.optional:
             with pytest.raises(ConfigError, match=f"needs a column for '{column.role}'; name it"):
-                columns_of(task, Table("rows.jsonl", others, keep_rows([]), ""), "")
+                columns_of(task, keep_table([dict.fromkeys(others)], "rows.jsonl"), "")
 
 
 def test_the_head_is_one_that_families_of_each_skeleton_have(task):

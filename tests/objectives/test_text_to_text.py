@@ -4,7 +4,7 @@ import sys
 import numpy as np
 import pytest
 
-from flaxformer_lite.data.labelled import open_labelled
+from flaxformer_lite.data.examples import open_labelled
 from flaxformer_lite.models import bart, t5
 from flaxformer_lite.objectives.tables import scores
 from flaxformer_lite.objectives.tables.text_to_text import TextToText
@@ -41,7 +41,7 @@ def test_a_pair_ends_with_the_end_token_and_the_decoder_reads_the_target_shifted
 
 def test_a_side_that_is_too_long_keeps_its_end_token_and_is_counted():
     records = tables.records(TextToText(), ROWS[:1], length=8, target_length=4)
-    assert records.record(0)["target"].tolist() == [*ids("un "), EOS]
+    assert records.pieces(0)[0]["target"].tolist() == [*ids("un "), EOS]
     assert records.tokens_cut(0) == [len("petit chat noir")]
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.objectives.rows import row_ids
 from flaxformer_lite.objectives.text.ul2 import Ul2
 from flaxformer_lite.text.tokenizer import Bytes
 from tests.objectives.test_span_corruption import reconstruct
@@ -54,7 +55,7 @@ def test_input_and_target_together_are_the_text_and_nothing_is_left_out(
         example = objective.make_example(records, row, generator(row))
         inputs = example["inputs"]
         labels = example["targets"]["labels"]
-        pieces = records.row(row)
+        pieces = row_ids(records, row)
         assert inputs["segment_ids"].max() == inputs["decoder_segment_ids"].max() == len(pieces)
         for number, piece in enumerate(pieces, start=1):
             source = inputs["input_ids"][inputs["segment_ids"] == number]
@@ -64,7 +65,7 @@ def test_input_and_target_together_are_the_text_and_nothing_is_left_out(
             assert text == piece.tolist()
             kept += len(piece)
     assert modes == (set(records.tokenizer.sentinel_ids[-3:]) if mode_tokens else set())
-    assert 0.99 * (len(records.ids) - records.document.max() - 1) < kept
+    assert 0.99 * (len(records.ids) - records.plan.document.max() - 1) < kept
 
 
 def test_no_corruption_is_longer_than_planned(create, generator):

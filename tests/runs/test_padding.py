@@ -14,9 +14,9 @@ import flaxformer_lite
 from flaxformer_lite import sharding
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import DataConfig, MeshConfig, fingerprint, required_head
-from flaxformer_lite.data.encoded_rows import encode_rows
+from flaxformer_lite.data.encoding import encode_rows
 from flaxformer_lite.data.padding import Packer, Shape
-from flaxformer_lite.data.rows import Table, keep_rows
+from flaxformer_lite.data.rows import keep_table
 from flaxformer_lite.models import build_model
 from flaxformer_lite.nn.feed_forwards.mlp import MlpConfig
 from flaxformer_lite.objectives.tables.classification import Classification
@@ -49,9 +49,8 @@ def test_every_task_that_counts_tokens_has_the_same_loss_and_gradient_packed(nam
     rows = [dict(row) for row in task.sample] * 2
     task = task.fit(rows, {})
     cfg = DataConfig(length=LENGTH)
-    kept = keep_rows(rows)
-    table = Table("the sample", (), kept, "")
-    records = encode_rows(task, cfg, table, kept, Bytes(), task.skeletons[0])
+    table = keep_table(rows, "the sample")
+    records = encode_rows(task, cfg, table, table.rows, Bytes(), task.skeletons[0])
     if not task.ignores_padding:
         assert name in PADDED
         return

@@ -21,7 +21,7 @@ from flaxformer_lite.config import (
     to_config_dict,
 )
 from flaxformer_lite.data.dataset import open_dataset
-from flaxformer_lite.data.text_examples import open_corpus
+from flaxformer_lite.data.documents import open_corpus
 from flaxformer_lite.model_details import load_tokenizer
 from flaxformer_lite.models import gpt2
 from flaxformer_lite.objectives.tables.classification import Classification

@@ -9,7 +9,7 @@ import numpy as np
 
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.base import Objective, StepTools
-from flaxformer_lite.objectives.rows import TableRecords
+from flaxformer_lite.objectives.rows import Rows
 
 
 class Drawn(NamedTuple):
@@ -94,9 +94,7 @@ class RolloutObjective(Objective):
         return RolloutStepper(experiment, self, tools)
 
     @abc.abstractmethod
-    def collect(
-        self, policy: CurrentPolicy, records: TableRecords, examples: np.ndarray
-    ) -> Collected:
+    def collect(self, policy: CurrentPolicy, records: Rows, examples: np.ndarray) -> Collected:
         """Completes a batch of training before its step.
 
         Args:
@@ -109,7 +107,7 @@ class RolloutObjective(Objective):
         """
 
     @abc.abstractmethod
-    def rehearse(self, records: TableRecords) -> None:
+    def rehearse(self, records: Rows) -> None:
         """Tries what `collect` calls on an example, before the first step.
 
         Raises:

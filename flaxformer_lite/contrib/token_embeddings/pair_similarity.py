@@ -6,7 +6,7 @@ import numpy as np
 
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.base import Baseline, Dataset
-from flaxformer_lite.objectives.rows import TableRecords
+from flaxformer_lite.objectives.rows import Rows
 from flaxformer_lite.objectives.tables.sentence_embeddings import SentenceEmbeddings
 from flaxformer_lite.types import Predictions
 
@@ -23,7 +23,7 @@ class PairSimilarity(SentenceEmbeddings):
     ) -> dict[str, float]:
         return {}
 
-    def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
+    def decode(self, predictions: Predictions, records: Rows) -> list[Json]:
         """Returns for each row the `similarity` of its first two texts."""
         return [{"similarity": float(value)} for value in predictions["similarity"]]
 

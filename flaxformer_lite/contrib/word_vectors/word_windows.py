@@ -18,7 +18,7 @@ from flaxformer_lite.objectives.base import (
     Objective,
 )
 from flaxformer_lite.objectives.row_plans import RowPlan, cut_windows
-from flaxformer_lite.objectives.rows import CountedRecords, Example, TextRecords, Tokenizer
+from flaxformer_lite.objectives.rows import Example, Rows, Tokenizer, row_ids
 from flaxformer_lite.objectives.sums import TOKENS, LossSums, Projected, by_source
 from flaxformer_lite.objectives.text.text_objective import label_counts
 from flaxformer_lite.types import Arrays
@@ -88,15 +88,15 @@ class WordWindows(Objective):
             {TOKENS: true.sum() + false.sum()}, {TOKENS: targets["weights"].sum()}, losses
         )
 
-    def make_example(self, records: TextRecords, index: int, rng: np.random.Generator) -> Example:
+    def make_example(self, records: Rows, index: int, rng: np.random.Generator) -> Example:
         """Builds an example, T = records.length, N = draws.
 
         inputs: input_ids [T] int32, padded behind the words that stay.
         targets: labels [T], the same; begin and end [T], the window of each word, which is in it;
           noise [N]; all int32. weights [T] float32.
         """
-        stays, noise = _chances(_all_texts(records), self.subsample, self.noise_power)
-        pieces = records.row(index)
+        stays, noise = _chances(records, self.subsample, self.noise_power)
+        pieces = row_ids(records, index)
         ids = np.concatenate(pieces)
         document = np.repeat(np.arange(len(pieces)), [len(piece) for piece in pieces])
         kept = rng.random(len(ids)) < stays[ids]
@@ -146,15 +146,8 @@ class WordWindows(Objective):
         return "word frequencies", float(true + self.negatives * false)
 
 
-def _all_texts(records: TextRecords) -> CountedRecords:
-    """Returns the records whose words are counted; in a mixture, those of all sources."""
-    return records if records.mixture is None else records.mixture
-
-
-@functools.lru_cache(maxsize=8)
-def _chances(
-    records: CountedRecords, subsample: float, power: float
-) -> tuple[np.ndarray, np.ndarray]:
+@functools.lru_cache(maxsize=64)  # of the sources of a mixture, too
+def _chances(records: Rows, subsample: float, power: float) -> tuple[np.ndarray, np.ndarray]:
     """Returns each word's probability of being kept, and the cumulative noise, [V]."""
     counts = np.zeros(len(records.counts))
     ordinary = records.tokenizer.ordinary_ids

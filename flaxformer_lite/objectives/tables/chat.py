@@ -11,7 +11,7 @@ import numpy as np
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import Size
 from flaxformer_lite.files.read import Json, quote_value
-from flaxformer_lite.objectives.rows import Encoder, StoredColumn, TableRecords
+from flaxformer_lite.objectives.rows import Encoder, Rows, StoredColumn
 from flaxformer_lite.objectives.tables.task import Column, Row
 from flaxformer_lite.objectives.tables.writing import Limits, ScoredBy, WritingTask
 from flaxformer_lite.text.roles import ANSWERS, Messages
@@ -96,16 +96,16 @@ class ChatTask(WritingTask):
             turns.append(Turns(ids[:limit], answers[:limit], prompt, end_id, cut))
         return turns
 
-    def limits(self, records: TableRecords) -> Limits:
+    def limits(self, records: Rows) -> Limits:
         """Returns the maximum length of an answer, and the stop tokens.
 
         These are end-of-text, and the token that the template ends turns with.
         """
-        ends = {records.tokenizer.eos_id, int(records.record(0)["end"])} - {-1}
+        ends = {records.tokenizer.eos_id, int(records.pieces(0)[0]["end"])} - {-1}
         return {"max_new_tokens": self.answer_length, "eos_token_id": tuple(sorted(ends))}
 
-    def prompt(self, records: TableRecords, example: int) -> np.ndarray:
-        return records.record(example)["prompt"]
+    def prompt(self, records: Rows, example: int) -> np.ndarray:
+        return records.pieces(example)[0]["prompt"]
 
 
 def messages_of(value: Any, number: int, role: str) -> Messages:

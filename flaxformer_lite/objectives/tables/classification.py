@@ -32,8 +32,8 @@ from flaxformer_lite.objectives.rows import (
     Encoded,
     Encoder,
     Example,
+    Rows,
     StoredColumn,
-    TableRecords,
     pad_row,
 )
 from flaxformer_lite.objectives.sums import LossSums
@@ -225,7 +225,7 @@ class Classification(Labelled):
             return False  # none of several labels
         return super().is_missing(role, value)
 
-    def remarks(self, records: Mapping[str, TableRecords]) -> list[str]:
+    def remarks(self, records: Mapping[str, Rows]) -> list[str]:
         if self.kind != "single":
             return super().remarks(records)
         remarks = super().remarks(records)
@@ -260,13 +260,13 @@ class Classification(Labelled):
             records.append([{**tokens._asdict(), "label": target}])
         return records
 
-    def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
+    def make_example(self, records: Rows, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids, attention_mask and, for pairs, token_type_ids, [T] int32.
 
         Targets are `label`, [] int32 ([C] if `multiple`), or `number`, [] float32, with their
         weights, [] float32.
         """
-        record = records.record(index)
+        record = records.pieces(index)[0]
         target = record["label"]
         weight = np.float32(1)
         if self.kind == "single" and self.class_weights:
@@ -335,7 +335,7 @@ class Classification(Labelled):
         target = records.column("label")[examples]
 
         def text(number: int) -> str:
-            row = records.rows[records.row_of[examples[number]]]
+            row = records.rows[records.table_rows[examples[number]]]
             texts = [row[role] for role in ("text", "second") if row[role]]
             return shorten_text(" | ".join(texts))
 
@@ -372,7 +372,7 @@ class Classification(Labelled):
             worst_table(head, wrong, wrong_class),
         ]
 
-    def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
+    def decode(self, predictions: Predictions, records: Rows) -> list[Json]:
         """Returns for each row `prediction` and, for classes, `probability_LABEL` of each.
 
         A published model of several numbers has `prediction_LABEL` of each instead.
@@ -430,9 +430,9 @@ class Classification(Labelled):
             return name, scores.micro_f1(np.broadcast_to(always, held.shape), held)
         return "majority class of the training rows", float((held == always).mean())
 
-    def show(self, records: TableRecords, index: int) -> str:
-        target = records.record(index)["label"]
-        tokens = len(records.record(index)["ids"])
+    def show(self, records: Rows, index: int) -> str:
+        target = records.pieces(index)[0]["label"]
+        tokens = len(records.pieces(index)[0]["ids"])
         if self.kind == "number":
             answer = f"{float(target):g}"
         elif self.kind == "multiple":

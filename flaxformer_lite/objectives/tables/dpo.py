@@ -30,8 +30,8 @@ from flaxformer_lite.objectives.rows import (
     Encoder,
     Example,
     Record,
+    Rows,
     StoredColumn,
-    TableRecords,
     fill_row,
 )
 from flaxformer_lite.objectives.sums import LossSums
@@ -115,13 +115,13 @@ class Dpo(ChatTask):
             records.append([chosen._asdict() | joined])
         return records
 
-    def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
+    def make_example(self, records: Rows, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids, segment_ids, labels, answers, [T] int32, reference, [2].
 
         segment_ids are 1 for the chosen and 2 for the rejected side; answers likewise, else 0. The
         target is weights, [] float32.
         """
-        record = records.record(index)
+        record = records.pieces(index)[0]
         room = records.length + 1
         pad = records.tokenizer.pad_id
         ids, segments = fill_row(np.split(record["ids"], [record["second"]]), room, pad)
@@ -184,13 +184,12 @@ class Dpo(ChatTask):
             return None
         longer = []
         for example in range(len(data.records)):
-            chosen, rejected = _answers_of(data.records.record(example))
+            chosen, rejected = _answers_of(data.records.pieces(example)[0])
             longer.append(np.sign(chosen.sum() - rejected.sum()))
         return "preferring the longer answer", float(np.mean(0.5 + 0.5 * np.asarray(longer)))
 
-    def prompt_and_reference(self, records: TableRecords, example: int) -> tuple[str, str | None]:
-        row, number = records.table_row(example)
-        return asked_and_answered(_messages(row, "chosen", number))
+    def prompt_and_reference(self, records: Rows, example: int) -> tuple[str, str | None]:
+        return asked_and_answered(_messages(records.table_row(example), "chosen", example))
 
 
 def _answers_of(record: Record) -> list[np.ndarray]:

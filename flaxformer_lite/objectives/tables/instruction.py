@@ -18,7 +18,7 @@ from flaxformer_lite.objectives.rows import (
     Encoded,
     Encoder,
     Example,
-    TableRecords,
+    Rows,
     fill_row,
     next_tokens,
 )
@@ -90,7 +90,7 @@ class Instruction(ChatTask):
             " --config.data.columns=response=NAME."
         ]
 
-    def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
+    def make_example(self, records: Rows, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids and segment_ids, [T] int32.
 
         Targets are labels, [T] int32, and weights, [T], 1 for answers.
@@ -101,8 +101,8 @@ class Instruction(ChatTask):
         example["targets"]["weights"] *= answers[1:]
         return example
 
-    def prompt_and_reference(self, records: TableRecords, example: int) -> tuple[str, str | None]:
-        return asked_and_answered(_messages(*records.table_row(example)))
+    def prompt_and_reference(self, records: Rows, example: int) -> tuple[str, str | None]:
+        return asked_and_answered(_messages(records.table_row(example), example))
 
 
 def _messages(row: Row, number: int) -> Messages:

@@ -31,8 +31,8 @@ from flaxformer_lite.objectives.rows import (
     Encoder,
     Example,
     Record,
+    Rows,
     StoredColumn,
-    TableRecords,
     pad_row,
 )
 from flaxformer_lite.objectives.sums import LossSums, class_loss
@@ -134,13 +134,13 @@ class MultipleChoice(Task):
             made.append([record])
         return made
 
-    def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
+    def make_example(self, records: Rows, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids, attention_mask, for some encoders token_type_ids, [C, T] int32.
 
         Targets are label, [] int32, and weights, [] float32. A choice that the row lacks is
         padding, with one token attended to.
         """
-        record = records.record(index)
+        record = records.pieces(index)[0]
         rows = []
         for ids, second in zip(_choices_of(record), record["seconds"], strict=True):
             rows.append(pad_row(ids, records, second))
@@ -161,7 +161,7 @@ class MultipleChoice(Task):
     def predictions(self, outputs: jax.Array) -> dict[str, jax.Array]:
         return {"logits": outputs}
 
-    def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
+    def decode(self, predictions: Predictions, records: Rows) -> list[Json]:
         """Returns for each row `prediction`, an index, the text `choice`, and `probability`."""
         rows = []
         for row, logits in zip(records.rows, predictions["logits"].astype(np.float64), strict=True):
@@ -181,8 +181,8 @@ class MultipleChoice(Task):
         held = data.splits["eval"].column("label")
         return "most frequent position", float((held == fitted["position"]).mean())
 
-    def show(self, records: TableRecords, index: int) -> str:
-        record = records.record(index)
+    def show(self, records: Rows, index: int) -> str:
+        record = records.pieces(index)[0]
         right = _choices_of(record)[record["label"]]
         return f"{records.tokenizer.decode(right)!r:.300}, choice {record['label']}"
 

@@ -30,8 +30,8 @@ from flaxformer_lite.objectives.rows import (
     Encoder,
     Example,
     Record,
+    Rows,
     StoredColumn,
-    TableRecords,
     pad_row,
 )
 from flaxformer_lite.objectives.sums import LossSums, sum_weighted
@@ -115,12 +115,12 @@ class QuestionAnswering(Task):
             records.append(self._windows(question, context, answer, encoder))
         return records
 
-    def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
+    def make_example(self, records: Rows, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids, attention_mask, for some encoders token_type_ids, [T] int32.
 
         Targets are start and end, [] int32, and weights, [] float32.
         """
-        record = records.record(index)
+        record = records.pieces(index)[0]
         targets: dict[str, Any] = {
             "start": record["start"],
             "end": record["end"],
@@ -153,7 +153,7 @@ class QuestionAnswering(Task):
         answers = [self._answer(guess)[0] for guess in guesses.values()]
         return squad_scores(answers, _true(data.records, guesses))
 
-    def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
+    def decode(self, predictions: Predictions, records: Rows) -> list[Json]:
         """Returns for each row `prediction`, the text of the answer or "", and `probability`.
 
         The probability is the product of those of the answer's start and its end.
@@ -176,9 +176,9 @@ class QuestionAnswering(Task):
         name = "first words of the context" if fitted["words"] else "no answer"
         return name, _first_words_f1(fitted["words"], data.splits["eval"])
 
-    def show(self, records: TableRecords, index: int) -> str:
-        record = records.record(index)
-        row, _ = records.table_row(index)
+    def show(self, records: Rows, index: int) -> str:
+        record = records.pieces(index)[0]
+        row = records.table_row(index)
         answer = "no answer here"
         if record["start"] != _column_of_none(record, records):
             begin = record["char_start"][record["start"]]
@@ -223,15 +223,16 @@ class QuestionAnswering(Task):
         return made
 
     def _guesses(
-        self, predictions: Predictions, examples: Iterable[int], records: TableRecords
+        self, predictions: Predictions, examples: Iterable[int], records: Rows
     ) -> dict[int, Guess]:
         """Returns the best answer for each row that has an example."""
         guesses: dict[int, Guess] = {}
         for example, start, end in zip(
             examples, predictions["start"], predictions["end"], strict=True
         ):
-            record = records.record(int(example))
-            row, number = records.table_row(int(example))
+            record = records.pieces(int(example))[0]
+            row = records.table_row(int(example))
+            number = int(records.table_rows[example])
             none = _column_of_none(record, records)
             guess = self._guess(record, none, row["context"], start, end)
             other = guesses.get(number)
@@ -267,7 +268,7 @@ class QuestionAnswering(Task):
         return guess.text, guess.share
 
 
-def _column_of_none(record: Record, records: TableRecords) -> int:
+def _column_of_none(record: Record, records: Rows) -> int:
     """Returns the column of a window that stands for no answer."""
     if records.skeleton == "decoder":
         return len(record["ids"]) - 1
@@ -278,7 +279,7 @@ def _answers(row: Row, number: int = 0) -> list[Answer]:
     return answers_of(row["answers"], text_of(row, "context", number), f"row {number + 1}")
 
 
-def _true(records: TableRecords, rows: Iterable[int]) -> list[list[str]]:
+def _true(records: Rows, rows: Iterable[int]) -> list[list[str]]:
     texts = []
     for number in rows:
         answers = _answers(records.rows[number])
@@ -300,7 +301,7 @@ def _columns(row: FramedSpans, answer: Answer, none: int) -> tuple[int, int]:
     return int(held[0]), int(held[-1])
 
 
-def _first_words_f1(count: int, records: TableRecords) -> float:
+def _first_words_f1(count: int, records: Rows) -> float:
     """Returns the F1 of answering each row with the first words of its context."""
     first = [" ".join(row["context"].split()[:count]) for row in records.rows]
     return squad_scores(first, _true(records, range(len(records.rows))))["f1"]

@@ -28,8 +28,8 @@ from flaxformer_lite.objectives.rows import (
     Encoded,
     Encoder,
     Example,
+    Rows,
     StoredColumn,
-    TableRecords,
     Tokenizer,
     pad_row,
 )
@@ -106,12 +106,12 @@ class Reranking(Task):
             records.append([{**joined._asdict(), "label": _label(rows[i], i), "query": keys[i]}])
         return records
 
-    def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
+    def make_example(self, records: Rows, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids, attention_mask, for some encoders token_type_ids, [T] int32.
 
         Targets are label and weights, [] float32.
         """
-        record = records.record(index)
+        record = records.pieces(index)[0]
         return {
             "inputs": pad_row(record["ids"], records, record["second"]),
             "targets": {"label": record["label"], "weights": np.ones((), np.float32)},
@@ -135,7 +135,7 @@ class Reranking(Task):
         judged = (records.column(name)[examples] for name in ("label", "query"))
         return _scores(predictions["logits"], *judged)
 
-    def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
+    def decode(self, predictions: Predictions, records: Rows) -> list[Json]:
         """Returns for each row `prediction`; a sigmoid is the probability of an answer."""
         scores = np.asarray(TORCH_ACTIVATIONS[self._activation](predictions["logits"]))
         return [{"prediction": float(score)} for score in scores]
@@ -149,7 +149,7 @@ class Reranking(Task):
         values = _scores(retrieval.cosines(*words), held.column("label"), held.column("query"))
         return ("tf-idf", values["mrr"]) if values else None
 
-    def show(self, records: TableRecords, index: int) -> str:
+    def show(self, records: Rows, index: int) -> str:
         label = float(records.column("label")[index])
         return f"{super().show(records, index)!r:.300} -> {label:g}"
 

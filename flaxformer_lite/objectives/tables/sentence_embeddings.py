@@ -34,8 +34,8 @@ from flaxformer_lite.objectives.rows import (
     Encoder,
     Example,
     Record,
+    Rows,
     StoredColumn,
-    TableRecords,
     Tokenizer,
     pad_row,
 )
@@ -217,12 +217,12 @@ class SentenceEmbeddings(Task):
             made.append([record])
         return made
 
-    def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
+    def make_example(self, records: Rows, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids and attention_mask, [C, T] int32.
 
         Targets are texts, [C] int32, and weights, [] float32; with `scores` also the score.
         """
-        record = records.record(index)
+        record = records.pieces(index)[0]
         texts = _texts_of(record)
         numbers = np.full(2 + self.negatives, -1, np.int32)
         numbers[: len(texts)] = record["texts"]
@@ -291,7 +291,7 @@ class SentenceEmbeddings(Task):
             values[f"mrr_{size}"] = retrieval.scores(ranks)["mrr"]
         return values
 
-    def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
+    def decode(self, predictions: Predictions, records: Rows) -> list[Json]:
         """Returns for each row the cosine `similarity` of its first two texts."""
         return [{"similarity": float(value)} for value in _cosines(predictions["vectors"])]
 
@@ -307,8 +307,8 @@ class SentenceEmbeddings(Task):
             return ("tf-idf", values["spearman"]) if values else None
         return "tf-idf", retrieval.scores(retrieval.ranks(*words, _pairs_of(held)))["mrr"]
 
-    def show(self, records: TableRecords, index: int) -> str:
-        record = records.record(index)
+    def show(self, records: Rows, index: int) -> str:
+        record = records.pieces(index)[0]
         texts = [repr(records.tokenizer.decode(ids))[:150] for ids in _texts_of(record)]
         words = " | ".join(texts)
         if math.isnan(record["score"]):
@@ -332,7 +332,7 @@ def _texts_of(record: Record) -> list[np.ndarray]:
     return np.split(record["ids"], np.cumsum(lengths)[:-1])
 
 
-def _pairs_of(records: TableRecords) -> np.ndarray:
+def _pairs_of(records: Rows) -> np.ndarray:
     """Returns the numbers of the first two texts of each row, [N, 2] int32."""
     lengths = records.lengths("texts")
     first = np.cumsum(lengths) - lengths

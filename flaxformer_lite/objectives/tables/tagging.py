@@ -31,8 +31,8 @@ from flaxformer_lite.objectives.rows import (
     Encoded,
     Encoder,
     Example,
+    Rows,
     StoredColumn,
-    TableRecords,
     pad_row,
 )
 from flaxformer_lite.objectives.sums import LossSums, class_loss
@@ -143,12 +143,12 @@ class Tagging(Labelled):
             made.append(records)
         return made
 
-    def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
+    def make_example(self, records: Rows, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids, attention_mask, for some encoders token_type_ids, [T] int32.
 
         Targets are labels, [T] int32, and weights, [T] float32.
         """
-        record = records.record(index)
+        record = records.pieces(index)[0]
         first = record["first"]
         labels = np.zeros(records.length, np.int32)
         weights = np.zeros(records.length, np.float32)
@@ -191,7 +191,7 @@ class Tagging(Labelled):
         )
         return confusion_tables(self.labels, counts_CC, "tag")
 
-    def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
+    def decode(self, predictions: Predictions, records: Rows) -> list[Json]:
         """Returns for each row `prediction`, one tag per word, and `words_cut`.
 
         The tags are a list or a text, as the words are; words_cut is the number of words without a
@@ -199,9 +199,9 @@ class Tagging(Labelled):
         """
         rows: list[Json] = [{"prediction": [], "words_cut": 0} for _ in records.rows]
         for example, tags in enumerate(predictions["tags"]):
-            first = records.record(example)["first"]
+            first = records.pieces(example)[0]["first"]
             names = [self.labels[i] for i in self._predicted(first, tags)]
-            number = records.row_of[example]
+            number = records.table_rows[example]
             rows[number] = {"prediction": names, "words_cut": int((first < 0).sum())}
         for row, source in zip(rows, records.rows, strict=True):
             if isinstance(source["tokens"], str):
@@ -232,9 +232,9 @@ class Tagging(Labelled):
             guess.append(np.asarray(tags))
         return "most frequent tag of each word", self._scored(true, guess)[self.shown[0].name]
 
-    def show(self, records: TableRecords, index: int) -> str:
-        record = records.record(index)
-        words = _words(*records.table_row(index))
+    def show(self, records: Rows, index: int) -> str:
+        record = records.pieces(index)[0]
+        words = _words(records.table_row(index), index)
         pairs = []
         for word, tag in zip(words, record["tag"], strict=True):
             pairs.append(f"{word}/{self.labels[tag]}")
@@ -264,7 +264,7 @@ class Tagging(Labelled):
         true = []
         predicted = []
         for example, tags in zip(examples, predictions["tags"], strict=True):
-            record = data.records.record(int(example))
+            record = data.records.pieces(int(example))[0]
             true.append(record["tag"])
             predicted.append(self._predicted(record["first"], tags))
         return true, predicted
@@ -317,13 +317,13 @@ def _words(row: Row, number: int) -> list[str]:
     return _items(row["tokens"], "tokens", f"row {number + 1}", (str,))
 
 
-def _tagged_words(records: TableRecords) -> Iterator[tuple[list[str], np.ndarray]]:
+def _tagged_words(records: Rows) -> Iterator[tuple[list[str], np.ndarray]]:
     """Yields the words and tags of all records, in the order of the rows."""
     example = 0
     for number, row in enumerate(records.rows):
         words = _words(row, number)
         if words:
-            yield words, records.record(example)["tag"]
+            yield words, records.pieces(example)[0]["tag"]
             example += 1
 
 

@@ -23,8 +23,8 @@ from flaxformer_lite.objectives.rows import (
     ClassNames,
     Encoded,
     Encoder,
+    Rows,
     StoredColumn,
-    TableRecords,
     Tokenizer,
 )
 from flaxformer_lite.text.special_tokens import Framed
@@ -160,23 +160,23 @@ class Task(Objective):
         Args:
           rows: values by role; a `predicted` column's may be None.
           encoder: has the tokenizer, `token_ids(texts)`, `frame`, `length` and `target_length`
-            (data/encoded_rows.py).
+            (data/encoding.py).
 
         Raises:
           ConfigError: a value cannot be used; names the row.
         """
 
-    def remarks(self, records: Mapping[str, TableRecords]) -> list[str]:
+    def remarks(self, records: Mapping[str, Rows]) -> list[str]:
         """Describes suspicious values in both splits, such as one label in two spellings."""
         return []
 
-    def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
+    def decode(self, predictions: Predictions, records: Rows) -> list[Json]:
         """Turns the predictions for all examples, in order, into named values for each row."""
         raise ConfigError(f"{type(self).__name__}: has nothing to predict for a row.")
 
-    def show(self, records: TableRecords, index: int) -> str:
+    def show(self, records: Rows, index: int) -> str:
         """Describes an example: its decoded tokens, and its target."""
-        record = records.record(index)
+        record = records.pieces(index)[0]
         row = Framed(record["ids"], int(record.get("second", len(record["ids"]))), 0)
         texts = records.frame.texts_of(row)
         return " | ".join(records.tokenizer.decode(ids) for ids in texts if ids.size)
@@ -294,7 +294,7 @@ class Labelled(Task):
             return False
         return True
 
-    def remarks(self, records: Mapping[str, TableRecords]) -> list[str]:
+    def remarks(self, records: Mapping[str, Rows]) -> list[str]:
         return [
             f"labels that {ALIKE}: {names}; correct the rows if they are the same label, or {FOLD}"
             for names in self._alike(self.labels)

@@ -16,8 +16,8 @@ from flaxformer_lite.objectives.rows import (
     Encoded,
     Encoder,
     Example,
+    Rows,
     StoredColumn,
-    TableRecords,
     encoder_decoder,
 )
 from flaxformer_lite.objectives.tables.task import Column, Row, text_of
@@ -63,7 +63,7 @@ class TextToText(WritingTask):
             records.append([{"source": source.ids, "target": target.ids, "cut": cut}])
         return records
 
-    def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
+    def make_example(self, records: Rows, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs (decoder_)input_ids and (decoder_)segment_ids, [T] and [U] int32.
 
         Targets are labels and weights, [U].
@@ -73,11 +73,11 @@ class TextToText(WritingTask):
         targets = [pair["target"] for pair in pairs]
         return encoder_decoder(sources, targets, records)
 
-    def prompt(self, records: TableRecords, example: int) -> np.ndarray:
-        return records.record(example)["source"]
+    def prompt(self, records: Rows, example: int) -> np.ndarray:
+        return records.pieces(example)[0]["source"]
 
-    def prompt_and_reference(self, records: TableRecords, example: int) -> tuple[str, str | None]:
-        source, target = _texts(*records.table_row(example))
+    def prompt_and_reference(self, records: Rows, example: int) -> tuple[str, str | None]:
+        source, target = _texts(records.table_row(example), example)
         return source, target
 
 

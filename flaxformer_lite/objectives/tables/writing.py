@@ -14,7 +14,7 @@ from flaxformer_lite.objectives.base import (
     Writer,
     score_metric,
 )
-from flaxformer_lite.objectives.rows import TableRecords
+from flaxformer_lite.objectives.rows import Rows
 from flaxformer_lite.objectives.tables import scores
 from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.objectives.text.text_objective import TextObjective
@@ -76,21 +76,19 @@ class WritingTask(TextObjective, Task):
         """Whether generated text is scored; warns once if the library is missing."""
         return self.scored_by != "none" and scores.import_library(NEEDS[self.scored_by]) is not None
 
-    def prompt(self, records: TableRecords, example: int) -> np.ndarray:
+    def prompt(self, records: Rows, example: int) -> np.ndarray:
         """Returns the ids of the prompt."""
         raise NotImplementedError
 
-    def prompt_and_reference(self, records: TableRecords, example: int) -> tuple[str, str | None]:
+    def prompt_and_reference(self, records: Rows, example: int) -> tuple[str, str | None]:
         """Returns the prompt as text, and the reference text if it is known."""
         raise NotImplementedError
 
-    def limits(self, records: TableRecords) -> Limits:
+    def limits(self, records: Rows) -> Limits:
         """Returns `max_new_tokens` and `eos_token_id` for generation."""
         return {"max_new_tokens": records.target_length, "eos_token_id": records.tokenizer.eos_id}
 
-    def write(
-        self, write: Writer, records: TableRecords, examples: np.ndarray
-    ) -> dict[str, np.ndarray]:
+    def write(self, write: Writer, records: Rows, examples: np.ndarray) -> dict[str, np.ndarray]:
         prompts = [self.prompt(records, int(i)) for i in examples]
         ids = write(prompts, width=records.length, num_beams=self.num_beams, **self.limits(records))
         texts = [records.tokenizer.decode(row) for row in ids]
@@ -127,9 +125,11 @@ class WritingTask(TextObjective, Task):
         values = SCORES[self.scored_by](sources, targets)
         return "copying the source", values[self.shown[0].name]
 
-    def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
+    def decode(self, predictions: Predictions, records: Rows) -> list[Json]:
         """Returns for each row `prediction`, the generated text; None without an example."""
-        by_row = dict(zip(records.row_of.tolist(), predictions["written"].tolist(), strict=True))
+        by_row = dict(
+            zip(records.table_rows.tolist(), predictions["written"].tolist(), strict=True)
+        )
         return [{"prediction": by_row.get(i)} for i in range(len(records.rows))]
 
     def show_written(
@@ -145,7 +145,7 @@ class WritingTask(TextObjective, Task):
             ]
         return shown
 
-    def show(self, records: TableRecords, index: int) -> str:
+    def show(self, records: Rows, index: int) -> str:
         read, reference = self.prompt_and_reference(records, index)
         return f"{_brief(read)!r} -> {_brief(reference or '')!r}"
 

@@ -13,7 +13,7 @@ from scipy.special import expit, softmax
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.objectives.rows import Encoded, Encoder, TableRecords
+from flaxformer_lite.objectives.rows import Encoded, Encoder, Rows
 from flaxformer_lite.objectives.tables.classification import TEXTS, Classification
 from flaxformer_lite.objectives.tables.task import Column, Row, texts_of
 from flaxformer_lite.types import Predictions
@@ -75,7 +75,7 @@ class ZeroShot(Classification):
             records.append(of_row)
         return records
 
-    def decode(self, predictions: Predictions, records: TableRecords) -> list[Json]:
+    def decode(self, predictions: Predictions, records: Rows) -> list[Json]:
         """Returns for each row `prediction`, and `probability_LABEL` of each."""
         logits_NC = predictions["logits"].astype(np.float64)
         entail_NL = logits_NC[:, self.entailment].reshape(-1, len(self.labels))

@@ -11,7 +11,7 @@ import numpy as np
 
 from flaxformer_lite.config.rules import NotNegative, OneOf, Probability
 from flaxformer_lite.objectives.row_plans import NUM_PLANS, RowPlan, cut_windows
-from flaxformer_lite.objectives.rows import Example, TextRecords, Tokenizer, next_tokens
+from flaxformer_lite.objectives.rows import Example, Rows, Tokenizer, next_tokens, row_ids
 from flaxformer_lite.objectives.text.text_objective import TextObjective
 
 Documents = Annotated[str, OneOf(("apart", "joined"))]
@@ -46,12 +46,12 @@ class CausalLm(TextObjective):
     ) -> RowPlan:
         return cut_windows(offsets, width=length + 1, stride=length, shift=shift)
 
-    def make_example(self, records: TextRecords, index: int, rng: np.random.Generator) -> Example:
+    def make_example(self, records: Rows, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids and, with documents apart, segment_ids, [T] int32.
 
         Targets are labels, [T] int32, and weights, [T] float32.
         """
-        pieces = records.row(index)
+        pieces = row_ids(records, index)
         joined = self.documents == "joined"
         if joined:
             pieces = [np.concatenate(pieces)]

@@ -8,7 +8,7 @@ import numpy as np
 
 from flaxformer_lite.config.rules import ConfigError
 from flaxformer_lite.objectives.row_plans import NUM_PLANS, RowPlan, cut_documents, share_rows
-from flaxformer_lite.objectives.rows import Example, TextRecords, Tokenizer, encoder_decoder
+from flaxformer_lite.objectives.rows import Example, Rows, Tokenizer, encoder_decoder, row_ids
 from flaxformer_lite.objectives.text.text_objective import TextObjective
 
 SHORTEST = 2  # tokens of a piece: one to hide, one to keep
@@ -91,11 +91,11 @@ class Denoising(TextObjective):
         sizes = np.asarray([(0, 0), (0, 0), *map(self.corrupted, range(SHORTEST, capacity + 1))])
         return share_rows(plan, sizes[plan.length], (length, target_length))
 
-    def make_example(self, records: TextRecords, index: int, rng: np.random.Generator) -> Example:
+    def make_example(self, records: Rows, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs (decoder_)input_ids and (decoder_)segment_ids, [T] and [U] int32.
 
         Targets are labels and weights, [U].
         """
-        pairs = [self.corrupt(piece, records.tokenizer, rng) for piece in records.row(index)]
+        pairs = [self.corrupt(piece, records.tokenizer, rng) for piece in row_ids(records, index)]
         sources, targets = zip(*pairs, strict=True)
         return encoder_decoder(sources, targets, records)

@@ -25,7 +25,7 @@ from flaxformer_lite.nn.functions.losses import DeferredLogits, SoftTargets
 from flaxformer_lite.objectives.auxiliary_model import AuxiliaryModel
 from flaxformer_lite.objectives.base import Metric
 from flaxformer_lite.objectives.row_plans import NUM_PLANS, RowPlan
-from flaxformer_lite.objectives.rows import Example, TextRecords, Tokenizer
+from flaxformer_lite.objectives.rows import Example, Rows, Tokenizer
 from flaxformer_lite.objectives.sums import LossSums, token_loss
 from flaxformer_lite.objectives.text.causal_lm import CausalLm
 from flaxformer_lite.objectives.text.masked_lm import MaskedLm
@@ -102,7 +102,7 @@ class Distillation(TextObjective):
     ) -> RowPlan:
         return TASKS[self.task].plan_rows(offsets, length, target_length, tokenizer, shift=shift)
 
-    def make_example(self, records: TextRecords, index: int, rng: np.random.Generator) -> Example:
+    def make_example(self, records: Rows, index: int, rng: np.random.Generator) -> Example:
         """Builds the example of `task`."""
         return TASKS[self.task].make_example(records, index, rng)
 

@@ -19,7 +19,7 @@ from flaxformer_lite.models.skeletons.outputs import Features
 from flaxformer_lite.nn.functions.losses import cross_entropy
 from flaxformer_lite.objectives.base import ACCURACY, Metric
 from flaxformer_lite.objectives.row_plans import NUM_PLANS, RowPlan, cut_documents, share_rows
-from flaxformer_lite.objectives.rows import Example, TextRecords, Tokenizer, fill_row
+from flaxformer_lite.objectives.rows import Example, Rows, Tokenizer, fill_row, row_ids
 from flaxformer_lite.objectives.sums import LossSums, token_loss
 from flaxformer_lite.objectives.text.text_objective import TextObjective
 from flaxformer_lite.types import Arrays
@@ -104,7 +104,7 @@ class MaskedLm(TextObjective):
             return plan
         return share_rows(plan, plan.length[:, None].astype(np.int64) + marks, (length,))
 
-    def make_example(self, records: TextRecords, index: int, rng: np.random.Generator) -> Example:
+    def make_example(self, records: Rows, index: int, rng: np.random.Generator) -> Example:
         """Builds an example, T = records.length, M = ceil(T * rate).
 
         inputs: input_ids, segment_ids [T], masked_positions [M], all int32; with pairs, one per
@@ -117,7 +117,7 @@ class MaskedLm(TextObjective):
         cls = [tokenizer.cls_id]
         sep = [tokenizer.sep_id]
         if self.pairs == "none":
-            texts = [np.concatenate([cls, piece, sep]) for piece in records.row(index)]
+            texts = [np.concatenate([cls, piece, sep]) for piece in row_ids(records, index)]
             ids, segments = fill_row(texts, length, tokenizer.pad_id)
             inputs = {"segment_ids": segments}
             pair = {}
@@ -152,9 +152,9 @@ class MaskedLm(TextObjective):
         )
 
     def _pair(
-        self, records: TextRecords, index: int, rng: np.random.Generator
+        self, records: Rows, index: int, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray, int]:
-        (piece,) = records.row(index)
+        (piece,) = row_ids(records, index)
         at = int(rng.integers(1, len(piece)))
         first = piece[:at]
         second = piece[at:]

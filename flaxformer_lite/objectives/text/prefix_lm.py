@@ -12,7 +12,7 @@ import numpy as np
 
 from flaxformer_lite.config.rules import NotNegative, Probability
 from flaxformer_lite.objectives.row_plans import NUM_PLANS
-from flaxformer_lite.objectives.rows import Example, TextRecords, next_tokens
+from flaxformer_lite.objectives.rows import Example, Rows, next_tokens, row_ids
 from flaxformer_lite.objectives.text.causal_lm import CausalLm
 from flaxformer_lite.objectives.text.text_objective import TextObjective
 
@@ -34,12 +34,12 @@ class PrefixLm(TextObjective):
 
     plan_rows = CausalLm.plan_rows
 
-    def make_example(self, records: TextRecords, index: int, rng: np.random.Generator) -> Example:
+    def make_example(self, records: Rows, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids, segment_ids, [T] int32, and prefix_mask, [T] bool.
 
         Targets are labels, [T] int32, and weights, [T].
         """
-        pieces = records.row(index)
+        pieces = row_ids(records, index)
         prefix = np.zeros(records.length + 1, bool)
         at = 0
         for piece in pieces:

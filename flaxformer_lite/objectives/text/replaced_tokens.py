@@ -24,7 +24,7 @@ from flaxformer_lite.nn.functions.losses import DeferredLogits
 from flaxformer_lite.objectives.auxiliary_model import AuxiliaryModel
 from flaxformer_lite.objectives.base import Metric, Objective, score_metric
 from flaxformer_lite.objectives.row_plans import NUM_PLANS, RowPlan
-from flaxformer_lite.objectives.rows import Example, TextRecords, Tokenizer
+from flaxformer_lite.objectives.rows import Example, Rows, Tokenizer
 from flaxformer_lite.objectives.sums import LossSums, token_loss
 from flaxformer_lite.objectives.text.masked_lm import MaskedLm
 from flaxformer_lite.types import Arrays
@@ -128,7 +128,7 @@ class ReplacedTokens(Objective):
     ) -> RowPlan:
         return self._masking.plan_rows(offsets, length, target_length, tokenizer, shift=shift)
 
-    def make_example(self, records: TextRecords, index: int, rng: np.random.Generator) -> Example:
+    def make_example(self, records: Rows, index: int, rng: np.random.Generator) -> Example:
         """Builds an example, T = records.length, M = ceil(T * rate).
 
         inputs: input_ids, masked_ids, segment_ids [T], masked_positions [M], all int32; uniforms

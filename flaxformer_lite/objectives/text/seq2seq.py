@@ -9,7 +9,7 @@ import numpy as np
 
 from flaxformer_lite.config.rules import NotNegative, Probability
 from flaxformer_lite.objectives.row_plans import RowPlan, share_rows
-from flaxformer_lite.objectives.rows import Example, TextRecords, Tokenizer, encoder_decoder
+from flaxformer_lite.objectives.rows import Example, Rows, Tokenizer, encoder_decoder, row_ids
 from flaxformer_lite.objectives.text.text_objective import TextObjective
 
 
@@ -46,10 +46,10 @@ class Seq2seq(TextObjective):
         )
         return share_rows(plan, lengths.reshape(-1, 2) + 1, (length, target_length))
 
-    def make_example(self, records: TextRecords, index: int, rng: np.random.Generator) -> Example:
+    def make_example(self, records: Rows, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs (decoder_)input_ids and (decoder_)segment_ids, [T] and [U] int32.
 
         Targets are labels and weights, [U].
         """
-        texts = [np.append(piece, records.tokenizer.eos_id) for piece in records.row(index)]
+        texts = [np.append(piece, records.tokenizer.eos_id) for piece in row_ids(records, index)]
         return encoder_decoder(texts[0::2], texts[1::2], records)

@@ -67,7 +67,7 @@ def describe_data(
     cfg: ExperimentConfig, train_data: Dataset, eval_data: Dataset
 ) -> list[tuple[str, str]]:
     """Describes the text, its files, and how much is held out."""
-    corpus = train_data.corpus
+    corpus = train_data.sources[""].corpus if "" in train_data.sources else None
     if corpus is None:
         return list(train_data.described)
     source = f"{cfg.data.corpus} (built in)"

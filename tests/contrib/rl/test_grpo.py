@@ -456,7 +456,7 @@ def test_prompts_without_room_for_an_answer_are_dropped():
     task = Grpo(template=BARE, answer_length=3)
     rows = [*letters(4), {"prompt": "a" * 9, "answer": "b", "hint": "a"}]
     records = tables.records(task, rows, length=12)
-    assert records.row_of.tolist() == [0, 1, 2, 3] and records.store.counts["dropped"] == 1
+    assert records.table_rows.tolist() == [0, 1, 2, 3] and records.store.counts["dropped"] == 1
     message = r"none of the 1 rows .* raise data.length=12 to 13 or more"
     with pytest.raises(ConfigError, match=message):
         tables.records(task, rows[4:], length=12)

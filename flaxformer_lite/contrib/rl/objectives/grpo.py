@@ -47,8 +47,8 @@ from flaxformer_lite.objectives.rows import (
     Encoded,
     Encoder,
     Example,
+    Rows,
     StoredColumn,
-    TableRecords,
     Tokenizer,
     fill_row,
 )
@@ -199,7 +199,7 @@ class Grpo(RolloutObjective, ChatTask):
             records.append([record] if fits else [])
         return records
 
-    def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
+    def make_example(self, records: Rows, index: int, rng: np.random.Generator) -> Example:
         """Returns the prompt in each of G rows; `collect` adds the answers.
 
         Inputs are input_ids, segment_ids, labels, answers, [G, T] int32; log_probs, [G, T], and
@@ -215,7 +215,7 @@ class Grpo(RolloutObjective, ChatTask):
         return {"inputs": inputs, "targets": {"weights": self._weights(rows["answers"])[0]}}
 
     def _rows(
-        self, records: TableRecords, prompts: Sequence[np.ndarray], drawn: Sequence[Drawn]
+        self, records: Rows, prompts: Sequence[np.ndarray], drawn: Sequence[Drawn]
     ) -> dict[str, np.ndarray]:
         """Joins each prompt with each of its answers.
 
@@ -245,9 +245,7 @@ class Grpo(RolloutObjective, ChatTask):
             return answers_BGT.astype(np.float32)
         return np.ones(answers_BGT.shape[:2], np.float32)
 
-    def collect(
-        self, policy: CurrentPolicy, records: TableRecords, examples: np.ndarray
-    ) -> Collected:
+    def collect(self, policy: CurrentPolicy, records: Rows, examples: np.ndarray) -> Collected:
         prompts = [self.prompt(records, int(i)) for i in examples]
         stops = np.atleast_1d(self.limits(records)["eos_token_id"])
         drawn = policy.draw(
@@ -315,13 +313,13 @@ class Grpo(RolloutObjective, ChatTask):
             {"token_gaps": of_tokens},
         )
 
-    def rehearse(self, records: TableRecords) -> None:
+    def rehearse(self, records: Rows) -> None:
         """Asks each reward for an answer that is the stop token alone."""
         self.reward_answers(records, [0], [""], [1], np.zeros(1, bool))
 
     def reward_answers(
         self,
-        records: TableRecords,
+        records: Rows,
         examples: Sequence[int] | np.ndarray,
         written: Sequence[str],
         counts: Sequence[int] | np.ndarray,
@@ -331,9 +329,8 @@ class Grpo(RolloutObjective, ChatTask):
         options = parse_object((self.reward_options or "{}").encode(), "objective.reward_options")
         asked = []
         for example, text, count, cut in zip(examples, written, counts, is_cut, strict=True):
-            row, number = records.table_row(int(example))
-            own = {**records.table.rows[number], **row}
-            known = {name: value for name, value in own.items() if value is not None}
+            row = records.table_row(int(example))
+            known = {name: value for name, value in row.items() if value is not None}
             asked.append(
                 options
                 | known
@@ -488,9 +485,9 @@ class Grpo(RolloutObjective, ChatTask):
     def baseline(self, data: Dataset, fitted: Json | None) -> Baseline | None:
         return None
 
-    def prompt_and_reference(self, records: TableRecords, example: int) -> tuple[str, str | None]:
-        row, number = records.table_row(example)
-        prompt, _ = asked_and_answered(messages_of(row["prompt"], number, "prompt"))
+    def prompt_and_reference(self, records: Rows, example: int) -> tuple[str, str | None]:
+        row = records.table_row(example)
+        prompt, _ = asked_and_answered(messages_of(row["prompt"], example, "prompt"))
         answer = row["answer"]
         if answer is None:
             return prompt, None

@@ -25,8 +25,8 @@ from flaxformer_lite.objectives.rows import (
     Encoded,
     Encoder,
     Example,
+    Rows,
     StoredColumn,
-    TableRecords,
     Tokenizer,
 )
 from flaxformer_lite.objectives.sums import LossSums, class_loss
@@ -117,7 +117,7 @@ class LateInteraction(PairSimilarity):
         lengths[np.size(record["texts"]) :] = self.query_length  # absent negatives repeat it
         return {**record, "ids": ids, "text_lengths": lengths, "anchor_tokens": anchor}
 
-    def make_example(self, records: TableRecords, index: int, rng: np.random.Generator) -> Example:
+    def make_example(self, records: Rows, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids, attention_mask and counts, [C, T] int32.
 
         `counts` is 1 for tokens whose vectors count. Targets are texts, [C] int32, and weights, []
@@ -130,7 +130,7 @@ class LateInteraction(PairSimilarity):
             skipped = np.isin(inputs["input_ids"][1:], _punctuation(records.tokenizer))
             counts[1:] *= ~skipped
         if self.expand:
-            filled = slice(int(records.record(index)["anchor_tokens"]), self.query_length)
+            filled = slice(int(records.pieces(index)[0]["anchor_tokens"]), self.query_length)
             inputs["attention_mask"][0, filled] = int(self.attend)
             inputs["attention_mask"][:, 0] = 1
         return {"inputs": {**inputs, "counts": counts}, "targets": example["targets"]}

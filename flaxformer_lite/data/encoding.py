@@ -1,54 +1,42 @@
-"""The rows of a table encoded as the records of a task, in memory or in cached files."""
+"""Encodes the rows of a table as the records of a task, in a store."""
 
 import bisect
 import contextlib
 import functools
 import hashlib
-import inspect
 import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from flaxformer_lite import registry
-from flaxformer_lite.config import ConfigError, DataConfig, plugin_name, to_config_dict
-from flaxformer_lite.data.digests import digest_of
-from flaxformer_lite.data.rows import RoleRow, Table, TableRows
-from flaxformer_lite.data.store import (
-    FORMAT,
-    Part,
-    StoreWriter,
-    TokenStore,
-    build_store,
-    open_store,
-)
+from flaxformer_lite.config import ConfigError, DataConfig, plugin_name
+from flaxformer_lite.data.digests import digest_of, is_cacheable, made_by
+from flaxformer_lite.data.records import Records
+from flaxformer_lite.data.rows import Table, TableRows
+from flaxformer_lite.data.store import FORMAT, Part, StoreWriter, build_store, open_store
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.objectives.row_plans import RowPlan, share_rows
-from flaxformer_lite.objectives.rows import Record, StoredColumn
+from flaxformer_lite.objectives.rows import StoredColumn
 from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.runtime import progress
 from flaxformer_lite.text import conversations
 from flaxformer_lite.text.special_tokens import Frame, Spans
 from flaxformer_lite.text.tokenizer import Tokenizer
 
-BATCH = 1024  # texts tokenized at a time
+BATCH_TEXTS = 1024  # texts tokenized at a time
 MAX_ROWS = 1024  # that a task encodes at a time
 MAX_BYTES = 2_000_000  # of these rows, unless one has more
 PART_ROWS = 1 << 18  # rows of a large table that one process encodes at a time
 # What a store has beside the columns of a task: the number of the table row of each record, and of
 # the tokens that it has lost.
 KEPT = {"row": StoredColumn("int64", ()), "cut": StoredColumn("int32", ())}
-COUNTED = ("cut", "dropped", "untaught")  # see LabelledRecords
+COUNTED = ("cut", "dropped", "untaught")  # see Records
 HASH_BYTES = 8  # of the keys of texts
-TRIED = 64  # rows that are tried with greater lengths, where none fits
-DOUBLINGS = 16  # of the length
-NO_FILE = ("abc", "builtins", "typing", "__main__")  # modules of base classes that are not hashed
-SOURCES = ("data", "objectives", "text")  # what the records of rows depend on
+MAX_TRIED_ROWS = 64  # rows that are tried with greater lengths, where none fits
+MAX_DOUBLINGS = 16  # of the length
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,113 +98,9 @@ class Encoder:
         return self.known[role]
 
 
-@dataclass(frozen=True, eq=False)
-class LabelledRecords:
-    """The records of a table's rows, and the examples that are made of them.
-
-    A row may have several records (a long context in strides) or none. An example is a record, or
-    in training as many neighbors as share a row.
-
-    Attributes:
-      tokenizer, frame, length, target_length, skeleton, variables, rows: as in `Encoder`.
-      table: as it was read.
-      store: the records. Its counts are "cut", the records that lost tokens, as they were too long;
-        "dropped", the rows without a record; "untaught", the records from which nothing is learned.
-      names: the columns that the task has declared.
-      sizes: [examples, 1 or 2] int32, the tokens of each, and of its decoder side if it has one.
-      joined: [examples + 1], where examples share rows: example i has the records joined[i] to
-        joined[i + 1] - 1.
-      reference: [examples, ...] predictions of the starting weights, if the task needs them.
-    """
-
-    tokenizer: Tokenizer
-    frame: Frame
-    length: int
-    target_length: int
-    skeleton: str
-    variables: Json
-    table: Table
-    rows: TableRows
-    store: TokenStore
-    names: tuple[str, ...]
-    sizes: np.ndarray = field(default_factory=lambda: np.zeros((0, 1), np.int32))
-    joined: np.ndarray | None = None
-    reference: np.ndarray | None = None
-
-    def __len__(self) -> int:
-        if self.joined is not None:
-            return len(self.joined) - 1
-        return len(self.store)
-
-    @property
-    def row_of(self) -> np.ndarray:
-        """The number of the table row of each record, [records] int64."""
-        return self.column("row")
-
-    def record(self, example: int) -> Record:
-        """Returns the record of an example, or the first of several."""
-        return self._read(self._records_of(example)[0])
-
-    def pieces(self, example: int) -> list[Record]:
-        """Returns all records of an example."""
-        return list(map(self._read, self._records_of(example)))
-
-    def table_row(self, example: int) -> tuple[RoleRow, int]:
-        """Returns the row of an example's first record by role, and its number from 0."""
-        number = self.rows_of(example)[0]
-        return self.rows[number], number
-
-    def rows_of(self, example: int) -> list[int]:
-        """Returns the numbers of the table rows that an example is made from."""
-        return self.row_of[self._records_of(example)].tolist()
-
-    def tokens_cut(self, example: int) -> list[int]:
-        """Returns the number of tokens that each record of an example has lost."""
-        return self.column("cut")[self._records_of(example)].tolist()
-
-    def column(self, name: str) -> np.ndarray:
-        """Returns the entries of all records in a column, [records, *shape] or [total]."""
-        return self.store.values(name)
-
-    def lengths(self, name: str) -> np.ndarray:
-        """Returns the lengths of all records' entries in a column, [records] int32."""
-        return self.store.lengths(name)
-
-    @functools.cached_property
-    def num_texts(self) -> int:
-        """The most texts of a record, where the store has `text_lengths`."""
-        return int(self.lengths("text_lengths").max())
-
-    def text_lengths(self, examples: np.ndarray, texts: int) -> np.ndarray:
-        """Returns the tokens of each text of examples, [examples, texts]; 1 for a lacking one."""
-        if "text_lengths" not in self.store:
-            return self.sizes[examples, :1]
-        offsets = self.store.offsets("text_lengths")
-        values = self.store.values("text_lengths")
-        place = offsets[examples][:, None] + np.arange(texts)
-        is_text = place < offsets[examples + 1][:, None]
-        return np.where(is_text, values[np.minimum(place, len(values) - 1)], 1)
-
-    def join_neighbors(self) -> "LabelledRecords":
-        """Returns the records with neighbors joined into one example while they fit."""
-        count = np.arange(len(self.store) + 1)
-        plan = RowPlan(count[:-1], np.ones(len(self.store), np.int32), count[:-1], count)
-        budgets = (self.length, self.target_length)[: self.sizes.shape[1]]
-        first = share_rows(plan, self.sizes.astype(np.int64), budgets).first
-        return replace(self, joined=first, sizes=np.add.reduceat(self.sizes, first[:-1]))
-
-    def _records_of(self, example: int) -> range:
-        if self.joined is None:
-            return range(len(self.store))[example : example + 1]
-        return range(int(self.joined[example]), int(self.joined[example + 1]))
-
-    def _read(self, record: int) -> Record:
-        return {name: self.store.entry(record, name) for name in self.names}
-
-
 def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
-    for start in range(0, len(texts), BATCH):
-        yield list(texts[start : start + BATCH])
+    for start in range(0, len(texts), BATCH_TEXTS):
+        yield list(texts[start : start + BATCH_TEXTS])
 
 
 def encode_rows(
@@ -229,7 +113,7 @@ def encode_rows(
     types: int = 2,
     *,
     root: str = "",
-) -> LabelledRecords:
+) -> Records:
     """Tokenizes rows into the task's records.
 
     Those of a memory-mapped table are cached under `root`.
@@ -262,22 +146,21 @@ def encode_rows(
             f" out fits into an example; raise data.length={cfg.length}"
             f"{_sufficient_length(objective, cfg, encoder)}."
         )
-    records = LabelledRecords(
+    records = Records(
         chosen,
-        frame,
         length,
         target_length,
-        skeleton,
-        variables,
-        read,
-        rows,
         store,
         tuple(objective.stored),
+        frame=frame,
+        skeleton=skeleton,
+        table=read,
+        rows=rows,
     )
     return replace(records, sizes=_count_tokens(records, objective.stored))
 
 
-def _count_tokens(records: LabelledRecords, stored: Mapping[str, StoredColumn]) -> np.ndarray:
+def _count_tokens(records: Records, stored: Mapping[str, StoredColumn]) -> np.ndarray:
     """Returns the tokens of each record on each side of the model, int32 [records, sides].
 
     They are as many as an example has where no tokens are stored.
@@ -350,7 +233,7 @@ def _made_from(objective: Task, encoder: Encoder, read: Table) -> list[Any]:
     """Returns what the content of a store depends on."""
     parts = [
         FORMAT,
-        *read.identity,
+        read.fingerprint,
         encoder.rows.names,
         encoder.length,
         encoder.target_length,
@@ -366,14 +249,14 @@ def _made_from(objective: Task, encoder: Encoder, read: Table) -> list[Any]:
 
 def _sufficient_length(objective: Task, cfg: DataConfig, encoder: Encoder) -> str:
     """Returns a hint with the least data.length at which one of the first rows fits."""
-    rows = encoder.rows[:TRIED]
+    rows = encoder.rows[:MAX_TRIED_ROWS]
 
     def fits(length: int) -> bool:
         sizes = objective.lengths(length, cfg.target_length)
         longer = replace(encoder, length=sizes[0], target_length=sizes[1])
         return any(objective.encode(rows, longer))
 
-    powers = (cfg.length << power for power in range(1, DOUBLINGS))
+    powers = (cfg.length << power for power in range(1, MAX_DOUBLINGS))
     most = next(filter(fits, powers), None)
     if most is None:
         return ""
@@ -381,39 +264,9 @@ def _sufficient_length(objective: Task, cfg: DataConfig, encoder: Encoder) -> st
     return f" to {least} or more"
 
 
-def is_cacheable(objective: Task) -> bool:
-    """Returns whether the records of a task may be cached.
-
-    Those of a class defined in a notebook may not, because its code can change unseen.
-    """
-    return all(cls.__module__ != "__main__" for cls in type(objective).__mro__)
-
-
-def made_by(objective: Task) -> list[str]:
-    """Returns what the records of a row depend on besides the row: the task's fields and code."""
-    digest = hashlib.sha256(_code().encode())
-    for cls in type(objective).__mro__:
-        package, _, place = cls.__module__.partition(".")
-        is_hashed = package == registry.PACKAGE and place.partition(".")[0] in SOURCES
-        if package not in NO_FILE and not is_hashed:
-            digest.update(Path(inspect.getfile(cls)).read_bytes())
-    return [plugin_name(objective), to_config_dict(objective).to_json(), digest.hexdigest()]
-
-
-@functools.cache
-def _code() -> str:
-    """Hashes the files of this package that the records of a row depend on."""
-    package = Path(registry.__file__).parent
-    digest = hashlib.sha256()
-    for folder in SOURCES:
-        for path in sorted((package / folder).rglob("*.py")):
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
 @contextlib.contextmanager
 def row_errors(read: Table, first: int = 0) -> Iterator[None]:
-    """Prefixes a task's errors about `row N` with the table, and numbers the row as in the file.
+    """Prefixes a task's errors about `row N` with the table, and names the row as in the file.
 
     Args:
       read: the table.
@@ -425,6 +278,6 @@ def row_errors(read: Table, first: int = 0) -> Iterator[None]:
         message = str(error)
         match = re.match(r"row (\d+)\b", message)
         if match:
-            number = read.number(first + int(match[1]) - 1)
-            message = f"{read.where}: row {number}{message[match.end() :]}"
+            named = read.name_rows([first + int(match[1]) - 1])
+            message = f"{read.where}: {named}{message[match.end() :]}"
         raise ConfigError(message) from None
