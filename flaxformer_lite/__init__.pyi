@@ -21,6 +21,7 @@ from flaxformer_lite.inference.generate import (
 )
 from flaxformer_lite.inference.inside.capture import capture as capture, names_of as names_of
 from flaxformer_lite.inference.inside.lens import logit_lens as logit_lens
+from flaxformer_lite.inference.prepare_weights import prepare_weights as prepare_weights
 from flaxformer_lite.inference.score import Scores as Scores, score as score
 from flaxformer_lite.model_details import (
     load_labels as load_labels,

@@ -71,12 +71,13 @@ def predict(case: Case) -> Work:
 
 
 def generate(case: Case, **settings: int) -> Work:
-    from flaxformer_lite import generate as write, load_pretrained
+    from flaxformer_lite import generate as write, load_pretrained, prepare_weights
 
     overrides = {}
     if case.form == "int8":
         overrides["quantize"] = "int8"
     model, params = load_pretrained(case.writer, **overrides)
+    params = prepare_weights(model, params)
     prompts = draw_prompts(case.rows)
     return lambda: np.asarray(write(model, params, prompts, max_new_tokens=NEW, **settings))
 

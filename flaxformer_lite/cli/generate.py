@@ -20,6 +20,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.inference.engine import is_encoder_decoder
 from flaxformer_lite.inference.generate import generate, stream
+from flaxformer_lite.inference.prepare_weights import prepare_weights
 from flaxformer_lite.inference.published import DRAWS, read_settings
 from flaxformer_lite.inference.settings import Settings, make_settings
 from flaxformer_lite.inference.task import check_token_ids, ids_without_text, max_tokens
@@ -62,6 +63,7 @@ def run(args: argparse.Namespace) -> None:
     if "num_assistant_tokens" in options and args.draft is None:
         raise ConfigError("--set num_assistant_tokens: needs a draft model; add --draft.")
     opened = open_named_model(args, folder=where)
+    opened = opened._replace(params=prepare_weights(opened.model, opened.params))
     if opened.tokenizer.chat_template and not args.chat:
         print_notice(
             "this model has a chat template; --chat uses it, and without it the prompt is continued"

@@ -116,6 +116,11 @@ class Part(Record):
         """
         return self
 
+    @property
+    def joinable(self) -> tuple[str, ...]:
+        """The layers that multiply the part's input, and may be one (nn/modules/joined.py)."""
+        return ()
+
     def copied_from(self, path: str) -> str:
         """Names the parameter of the standard part that this one starts from.
 

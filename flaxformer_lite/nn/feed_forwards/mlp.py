@@ -18,6 +18,7 @@ from flaxformer_lite.nn.functions.tuning import (
 )
 from flaxformer_lite.nn.modules.dropout import Dropout
 from flaxformer_lite.nn.modules.einsum import Einsum
+from flaxformer_lite.nn.modules.joined import is_joined, multiply_joined
 
 WEIGHTS = (
     (r"mlp/(up|gate)/kernel$", ("fsdp", "tensor")),
@@ -51,6 +52,10 @@ class MlpConfig(parts.FeedForwardConfig):
     down_bias: bool = False
     initial: InitConfig = field(default_factory=InitConfig)
 
+    @property
+    def joinable(self) -> tuple[str, ...]:
+        return ("up", "gate") if self.gated else ()
+
     def module(self, execution: Execution, *, name: str | None = None) -> "FeedForward":
         return FeedForward(self, execution, name=name)
 
@@ -81,13 +86,21 @@ class FeedForward(nn.Module):
         sizes = {"D": width, "F": cfg.mlp_dim or 4 * width}
         act = ACTIVATIONS[cfg.activation]
         sharding = sharding_of(run)
-        names = ("up", "gate") if cfg.gated else ("up",)
-        products = tuple(
-            Einsum(
-                "BTD,DF->BTF", sizes, bias=cfg.bias, initial=cfg.initial, execution=run, name=name
-            )(x_BTD)
-            for name in names
-        )
+        if is_joined(self):
+            products = tuple(multiply_joined(self, x_BTD, [(sizes["F"],)] * 2, run))
+        else:
+            names = ("up", "gate") if cfg.gated else ("up",)
+            products = tuple(
+                Einsum(
+                    "BTD,DF->BTF",
+                    sizes,
+                    bias=cfg.bias,
+                    initial=cfg.initial,
+                    execution=run,
+                    name=name,
+                )(x_BTD)
+                for name in names
+            )
         # Computed before they are named: what a policy keeps is an array already.
         inputs = tuple(name_arrays(MLP, x) for x in compute_once(products, sharding))
 

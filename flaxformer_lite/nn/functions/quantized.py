@@ -300,6 +300,10 @@ class OutputRows(NamedTuple):
     codes_OI: jax.Array
     scale_O: jax.Array  # float32
 
+    def dequantize(self) -> jax.Array:
+        """Returns the matrix [I, O] in float32."""
+        return self.codes_OI.T.astype(jnp.float32) * self.scale_O[None]
+
 
 def make_output_rows(codes: jax.Array, scale: jax.Array) -> OutputRows | None:
     """Turns around a matrix that `quantize` holds in int8; None for a stack of matrices."""

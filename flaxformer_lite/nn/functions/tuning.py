@@ -29,6 +29,7 @@ QKV = "qkv"  # queries, keys and values, rotated
 OUT = "out"  # attention's output projection
 MLP = "mlp"  # the inputs of the activation, and of its gate
 
+FEW_ROWS = 64  # fewer rows are multiplied from the right
 SUM_SLICES = 4  # slices of a sum of products
 # The parity constant of the key schedule of Skein, which JAX's Threefry has, too.
 THREEFRY_PARITY = np.uint32(0x1BD11BDA)
@@ -178,6 +179,21 @@ def multiply_kernel(
         x = prepare(x)
     axes = tuple(range(x.ndim - summed, x.ndim)), tuple(range(summed))
     return jax.lax.dot_general(x, kernel, (axes, ((), ())), preferred_element_type=x.dtype)
+
+
+def multiply_turned(x_RI: jax.Array, kernel_OI: jax.Array) -> jax.Array:
+    """Computes `x @ kernel.T`, of a matrix whose inputs are its longer axis.
+
+    Gain: XLA:CPU multiplies one row by a matrix in passes over several rows of the matrix, which
+    are the faster the longer they are: it reads [1536, 576] at 13.9 GB a CPU second, and
+    [576, 1536] at 19.2. With eight rows it is 5.1 and 9.6 (AMD EPYC, jax 0.10.2).
+    """
+    if len(x_RI) > FEW_ROWS:
+        return x_RI @ kernel_OI.T
+    # The barrier keeps XLA from turning the product around.
+    if len(x_RI) == 1:
+        return jax.lax.optimization_barrier(kernel_OI @ x_RI[0])[None]
+    return jax.lax.optimization_barrier(kernel_OI @ x_RI.T).T
 
 
 def multiply_in_float32(

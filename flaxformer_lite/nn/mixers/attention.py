@@ -37,6 +37,7 @@ from flaxformer_lite.nn.modules.cache import LayerCache
 from flaxformer_lite.nn.modules.context import Context, ContextLayer, PositionTables
 from flaxformer_lite.nn.modules.dropout import dropout_of_weights
 from flaxformer_lite.nn.modules.einsum import Einsum
+from flaxformer_lite.nn.modules.joined import is_joined, multiply_joined
 from flaxformer_lite.nn.modules.kv_cache import Left, Seen
 from flaxformer_lite.nn.modules.norms import Norm
 from flaxformer_lite.nn.positions.encoding import Bias, Encoding, Tables, list_hooks
@@ -111,6 +112,12 @@ class AttentionConfig(parts.MixerConfig):
                 f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}: heads must be a"
                 " multiple of kv heads."
             )
+
+    @property
+    def joinable(self) -> tuple[str, ...]:
+        if self.cross:
+            return ()
+        return ("query", "key", "value")
 
     @property
     def kv_heads(self) -> int:
@@ -294,8 +301,14 @@ class Attention(ContextLayer):
         self, x_BTD: jax.Array, x_BSD: jax.Array, context: Context, cache: LayerCache | None
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Projects x_BTD to queries, x_BSD to keys and values, and turns them by position."""
-        q_BTNH = self.project("query", "BTD,DNH->BTNH", x_BTD)
         phase = self._phase(context, cache, x_BTD)
+        if is_joined(self):
+            head_dim = self.cfg.head_width(x_BTD.shape[-1])
+            heads = (self.cfg.num_heads, self.cfg.kv_heads, self.cfg.kv_heads)
+            shapes = [(number, head_dim) for number in heads]
+            q_BTNH, k_BTKH, v_BTKH = multiply_joined(self, x_BTD, shapes, self.execution)
+            return self._turned(q_BTNH, k_BTKH, v_BTKH, phase)
+        q_BTNH = self.project("query", "BTD,DNH->BTNH", x_BTD)
         return self._turned(q_BTNH, *self._keys(x_BSD), phase)
 
     def extend(

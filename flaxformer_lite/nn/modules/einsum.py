@@ -115,6 +115,8 @@ class Einsum(nn.Module):
             kernel = self._kernel(x.dtype)
             noise = self._noise(x)
             y = quantized.matmul(x, kernel, noise, self._num_summed, run.matmul)
+        elif self.has_variable("params", "kernel_OI"):
+            y = self._turned_product(x if prepare is None else prepare(x))
         else:
             kernel = self._kernel(jax.tree.leaves(x)[0].dtype)
             y = tuning.multiply_kernel(x, kernel, self._num_summed, sharding_of(run), prepare)
@@ -159,17 +161,26 @@ class Einsum(nn.Module):
         return sharding_of(self.execution).gather_weight(kernel, "/".join((*self.path, "kernel")))
 
     @nn.nowrap
+    def _turned_product(self, x: jax.Array) -> jax.Array:
+        """Multiplies x by the weight that `prepare_weights` holds with its outputs first."""
+        leading = x.shape[: x.ndim - self._num_summed]
+        x_RI = x.reshape(math.prod(leading), -1)
+        y_RO = tuning.multiply_turned(x_RI, self.get_variable("params", "kernel_OI"))
+        return y_RO.reshape(*leading, *self._shape[self._num_summed :])
+
+    @nn.nowrap
     def _quantized_product(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Returns a quantized weight, dequantized, and its product with x."""
         scheme = self.execution.quantize
         summed = self._num_summed
         held = QuantizedKernel(self._shape, summed, scheme, self._initializer(), name="kernel")
-        parts = held()
-        kernel = quantized.dequantize(*parts, scheme).astype(x.dtype)
         rounds = self.execution.matmul == "int8"
         rows: quantized.OutputRows | None = held.get_variable("params", "rows")
         if rows is None:
+            parts = held()
+            kernel = quantized.dequantize(*parts, scheme).astype(x.dtype)
             return kernel, quantized.quantized_matmul(x, *parts, summed, scheme, rounds)
+        kernel = rows.dequantize().astype(x.dtype).reshape(self._shape)
         leading = x.shape[: x.ndim - summed]
         y = quantized.multiply_rows(x.reshape(math.prod(leading), -1), rows, 8 if rounds else 16)
         return kernel, y.astype(x.dtype).reshape(*leading, *self._shape[summed:])

@@ -1,0 +1,100 @@
+"""Weights in the form that one CPU generates from fastest."""
+
+import re
+
+import flax.linen as nn
+import jax
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.inference import engine
+from flaxformer_lite.models.skeletons import build_layers
+from flaxformer_lite.models.skeletons.family_model import FamilyModel
+from flaxformer_lite.nn.modules.joined import JOINED
+from flaxformer_lite.types import Params
+
+# One axis of outputs; of inputs, an output projection has two: heads and their width.
+OUTWARD = re.compile(r"(^|/)layer_\d+/.*/(down|out)/kernel$")
+
+Flat = dict[str, jax.Array]
+
+
+def prepare_weights(model: nn.Module, params: dict) -> Params:
+    """Returns weights in the form that `generate` reads fastest, in place of `params`.
+
+        >>> params = prepare_weights(model, params)
+        >>> generate(model, params, [[5, 7, 9]], max_new_tokens=20)
+
+    On one CPU the matrices of queries, keys and values become one, and so do those of a gated
+    feed-forward; a matrix or a table whose rows are short is turned around. `generate`, `stream`
+    and `score` take the result; what saves, merges or trains weights does not.
+
+    Gain: 64 tokens of SmolLM2-135M in float32 take 2.45 CPU s instead of 2.68, of eight prompts
+    6.77 instead of 7.49, and the first answer 8.3 instead of 11.4 (a busy AMD EPYC, jax 0.10.2).
+
+    Args:
+      model: a model of this package. Sharded weights, those of a GPU or a TPU, of a model with an
+        adapter that is not merged, and of one with `scan` are returned as they are.
+      params: its weights; emptied, so that no matrix is in memory twice.
+    """
+    is_ours = isinstance(model, FamilyModel) and not model.cfg.scan
+    if not is_ours or model.cfg.adapter is not None:
+        return params
+    model = model.tuned()
+    if not model.sharding.is_single_cpu:
+        return params
+    flat: Flat = flatten_dict(params, sep="/")
+    # Joined, parts that each lie in shards would have to be sharded again.
+    if any(len(x.devices()) > 1 for x in flat.values()):
+        return params
+    params.clear()
+    _join_layers(model.cfg, flat)
+    if engine.reads_output_rows(model):
+        rows = engine.make_output_rows(model, flat)
+        for path in rows:
+            kernel = path.removesuffix("/rows")
+            flat.pop(f"{kernel}/codes", None)
+            flat.pop(f"{kernel}/scale", None)
+        flat |= rows
+    elif model.cfg.quantize == "none" and model.cfg.matmul == "float":
+        _turn_matrices(flat)
+    return unflatten_dict(flat, sep="/")
+
+
+def _join_layers(cfg: ModelConfig, flat: Flat) -> None:
+    """Joins the layers of each part that multiply its input."""
+    for side in ("encoder", "decoder"):
+        if not getattr(cfg, f"{side}_layers"):
+            continue
+        stack = build_layers.stack(cfg, side)
+        for number in range(stack.num_layers):
+            for name, part in stack.pattern[stack.kind(number)].parts.items():
+                paths = [f"{side}/layer_{number}/{name}/{layer}" for layer in part.joinable]
+                if paths:
+                    _join(flat, paths, f"{side}/layer_{number}/{name}/{JOINED}")
+
+
+def _join(flat: Flat, layers: list[str], joined: str) -> None:
+    """Replaces the leaves of several layers by those of one; not if they have different leaves."""
+    leaves = []
+    for layer in layers:
+        leaves.append({path.removeprefix(layer) for path in flat if path.startswith(f"{layer}/")})
+    if not leaves[0] or any(names != leaves[0] for names in leaves):
+        return
+    for name in leaves[0]:
+        parts = [np.asarray(flat.pop(layer + name)) for layer in layers]
+        if not name.endswith("bias"):  # [inputs, outputs], where scales may have one input
+            parts = [part.reshape(part.shape[0], -1) for part in parts]
+        else:
+            parts = [part.reshape(-1) for part in parts]
+        flat[joined + name] = jax.device_put(np.concatenate(parts, axis=-1))
+
+
+def _turn_matrices(flat: Flat) -> None:
+    """Puts the outputs of matrices first that have as many inputs or more."""
+    for path in [path for path in flat if OUTWARD.search(path)]:
+        outputs = flat[path].shape[-1]
+        if flat[path].dtype == np.float32 and flat[path].size >= outputs**2:
+            turned = np.asarray(flat.pop(path)).reshape(-1, outputs).T
+            flat[f"{path}_OI"] = jax.device_put(np.ascontiguousarray(turned))
