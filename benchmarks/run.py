@@ -33,6 +33,7 @@ from benchmarks.cases import CASES, Case
 
 ROOT = Path(__file__).parents[1]
 REST = 0.3  # seconds between turns: threads of the last one stop spinning
+STEPS_PER_TURN = 3  # consecutive training steps of one process that are measured
 
 
 @dataclass(frozen=True)
@@ -114,14 +115,22 @@ class Peer:
         self.worker_bytes = max(looks)
         self.ask("forget")
 
-    def turn(self, warm: bool) -> None:
-        """Runs one round, preceded by one that does not count if `warm`: a virtual machine that
-        returned idle memory to its host gets it back page by page, which consecutive steps do not
-        wait for."""
+    def turn(self, trains: bool) -> None:
+        """Runs one round.
+
+        A round of training is a block of consecutive steps. The step before them does not count:
+        a process that has waited takes up to a fifth longer for it, as a virtual machine that
+        returned idle memory to its host gets it back page by page.
+        """
         time.sleep(REST)
-        if warm:
+        steps = 1
+        if trains:
             self.ask("work")
-        self.answers.append(self.ask("work"))
+            steps = STEPS_PER_TURN
+        answers = [self.ask("work") for _ in range(steps)]
+        for name in ("seconds", "cpu_seconds"):
+            answers[-1][name] = statistics.fmean(answer[name] for answer in answers)
+        self.answers.append(answers[-1])
         self.matmuls.append(self.ask("matmul")["value"]["seconds"])
 
 
@@ -155,7 +164,7 @@ def measure(case: Case, rounds: dict[str, int], pythons: dict[str, str], folder:
         for number in range(max(rounds.values())):
             for peer in peers:
                 if number < peer.rounds:
-                    peer.turn(warm=case.kind == "train")
+                    peer.turn(trains=case.kind == "train")
     return summary(peers)
 
 

@@ -16,6 +16,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +42,14 @@ class Alone(MaskedLm):
 
     def plan_rows(
         self,
-        offsets: np.ndarray,
+        offsets: Mapping[str, np.ndarray],
         length: int,
         target_length: int,
         tokenizer: Tokenizer,
         *,
         shift: float = 0.0,
     ) -> RowPlan:
-        return cut_documents(offsets, length - 2, minimum=2, shift=shift)
+        return cut_documents(offsets["ids"], length - 2, minimum=2, shift=shift)
 
 
 KINDS = {"packed": "masked_lm", "padded": "benchmarks.unpadded:Alone"}

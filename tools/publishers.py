@@ -97,7 +97,7 @@ def run(folder: Path, kills: int, pairs: int) -> collections.Counter:
             save(1, folder / "saved")
 
     def convert_to(which: int, at: Path) -> None:
-        convert(str(sources[which]), str(at), dtype=None, head=None, shard_size="1MB")
+        convert(str(sources[which]), str(at), dtype=None, head=None)
 
     save(0, folder / "saved")
     for number in range(kills):

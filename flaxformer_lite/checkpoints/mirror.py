@@ -11,7 +11,7 @@ from etils import epath
 from flaxformer_lite.files.home import expand_home
 from flaxformer_lite.storage.lock import Lock, LockError
 from flaxformer_lite.storage.objects import Objects
-from flaxformer_lite.storage.stores import StorageError, is_url, name_copy
+from flaxformer_lite.storage.stores import ADDRESS, StorageError, is_url
 
 # The files that a later start or a reader needs, by name or prefix; others are not copied.
 KEPT = (
@@ -46,17 +46,18 @@ def fetch(url: str, folder: Path) -> None:
         if content is not None:  # deleted meanwhile
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
-    name_copy(folder, str(objects))
+    (folder / ADDRESS).write_text(str(objects))
 
 
 def fetched(url: str) -> Path:
-    """Copies the run at an address to a temporary folder of its name, and returns the folder.
+    """Copies the run at an address to a temporary folder, and returns it.
 
-    The folder is deleted when the process ends.
+    Its path ends like the address, which errors about its files so name. It is deleted when the
+    process ends.
     """
     _read.append(tempfile.TemporaryDirectory(prefix="flaxformer_lite-"))
-    folder = Path(_read[-1].name, place_of(url).name)
-    folder.mkdir()
+    folder = Path(_read[-1].name, url.replace("://", "/"))
+    folder.mkdir(parents=True)
     fetch(url, folder)
     return folder
 

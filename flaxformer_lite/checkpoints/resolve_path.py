@@ -14,7 +14,7 @@ from flaxformer_lite.files.publish import new_directory, private_directory
 from flaxformer_lite.pretrained.folder import OTHERS
 from flaxformer_lite.storage import content_cache, fetch, hub, remote
 from flaxformer_lite.storage.objects import Objects
-from flaxformer_lite.storage.stores import StorageError, is_url, name_copy
+from flaxformer_lite.storage.stores import StorageError, is_url
 
 # Suffixes of the files beside weights.
 READ = (
@@ -141,7 +141,6 @@ def new_place(
     if check:
         check(list(before))
     room.mkdir(parents=True, exist_ok=True)
-    name_copy(sending, url)
     with private_directory(sending) as made:  # removes what a killed process has left there
         yield made
         replaced = []

@@ -428,11 +428,8 @@ def fail(message: object, code: int, *, at_once: bool = False) -> NoReturn:
       code: the exit code.
       at_once: whether to skip exit handlers, which might fail for the same reason.
     """
-    # Imported here, where time no longer matters.
-    from flaxformer_lite.storage.stores import restore_addresses
-
     print_stack()
-    text = " ".join(restore_addresses(str(message)).split())
+    text = " ".join(str(message).split())
     if "://" in text:  # other parsers repeat what they refuse
         text = SECRET.sub("***", text)
     line = escape_unprintable(text)

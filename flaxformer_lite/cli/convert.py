@@ -11,13 +11,12 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 
 from flaxformer_lite.checkpoints import workdir
-from flaxformer_lite.checkpoints.manager import first_line
 from flaxformer_lite.checkpoints.resolve_path import new_place
 from flaxformer_lite.cli.open_model import folder_of, print_notice, print_warnings
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.config.choices import DTYPES
 from flaxformer_lite.model_details import load_labels
-from flaxformer_lite.model_folder import is_workdir, on_disk
+from flaxformer_lite.model_folder import is_workdir
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.open_model import open_pretrained
 from flaxformer_lite.pretrained import folder, save_adapter
@@ -25,6 +24,7 @@ from flaxformer_lite.pretrained.load import NAMED_HEADS
 from flaxformer_lite.pretrained.save import write_pretrained
 from flaxformer_lite.pretrained.sentences import is_cross_encoder
 from flaxformer_lite.runs.report import model_card
+from flaxformer_lite.runs.report.model_card import CardSource
 from flaxformer_lite.runtime.progress import read_progress
 from flaxformer_lite.save_model import base_of, origin_of
 from flaxformer_lite.storage import hub
@@ -98,54 +98,34 @@ def convert(
         kind = "transformers"
         if (made / "modules.json").exists() or is_cross_encoder(made):
             kind = "sentence-transformers"
-        card = _write_card(
-            made, src, dst, source, cfg, params, kind, allow_plugins, is_scored=not auxiliary
-        )
+        known = _card_source(source, cfg, kind, allow_plugins=allow_plugins)
+        if auxiliary:  # the run's scores are those of its first model
+            known = known._replace(run=None)
+        card = _write_card(made, src, dst, cfg, params, known)
     if is_push and "\n# license:" in card:
         print_notice(f"{dst}: {model_card.NO_LICENSE}")
     print(f"{dst}: {cfg.family}, head {cfg.head}, {total / 1e6:,.1f} MB in {cfg.param_dtype}")
 
 
+def _card_source(source: Path, cfg: ModelConfig, kind: str, *, allow_plugins: bool) -> CardSource:
+    """Returns what is known of a model that is read from a directory."""
+    labels = []
+    if cfg.head in NAMED_HEADS:
+        labels = load_labels(source, allow_plugins=allow_plugins)
+    known = CardSource(labels=labels, kind=kind, allow_plugins=allow_plugins)
+    if is_workdir(source):
+        return known._replace(run=source)
+    return known._replace(base_folder=source)
+
+
 def _write_card(
-    made: Path,
-    src: str,
-    dst: str,
-    source: Path,
-    cfg: ModelConfig,
-    params: dict,
-    kind: str,
-    allow_plugins: bool,
-    *,
-    is_scored: bool = True,
+    made: Path, src: str, dst: str, cfg: ModelConfig, params: dict, known: CardSource
 ) -> str:
-    """Writes the model card beside the weights, and returns it; one that fails is left out."""
-    try:
-        run = None
-        begun = src
-        if is_workdir(source):
-            run = source
-            begun = workdir.started_from(source)
-        base = ""
-        if hub.is_hub(begun):
-            base = hub.name_of(begun)
-        base_folder: Path | None = source
-        if run is not None:
-            base_folder = None
-            if begun:
-                base_folder = on_disk(begun, weights=False)
-        if not is_scored:  # the run's scores are those of its first model
-            run = None
-        labels = []
-        if cfg.head in NAMED_HEADS:
-            labels = load_labels(source, allow_plugins=allow_plugins)
-        known = model_card.CardSource(base, base_folder, run, labels, kind, allow_plugins)
-        count = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
-        card = model_card.make_card(dst, cfg, count, known)
-        model_card.write_card(made, card)
-    except Exception as error:  # the weights are written, and worth more than their card
-        print_notice(f"{dst}: no model card ({first_line(error)})")
-        return ""
-    return card
+    begun = src
+    if known.base_folder is None:
+        begun = workdir.started_from(folder_of(src))
+    count = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
+    return model_card.add_card(made, dst, cfg, count, begun, known, print_notice)
 
 
 def write_adapter(
@@ -175,7 +155,8 @@ def write_adapter(
         weights = parameter_shapes(type(model)(dataclasses.replace(cfg, adapter=None)))
         flat = flatten_dict(params, sep="/")
         factors = {path: leaf for path, leaf in flat.items() if path not in weights}
-        _write_card(made, src, dst, source, cfg, factors, "peft", allow_plugins)
+        known = _card_source(source, cfg, "peft", allow_plugins=allow_plugins)
+        _write_card(made, src, dst, cfg, factors, known)
     print(f"{dst}: the adapter of a {cfg.family}, rank {cfg.adapter.rank}, in {cfg.param_dtype}")
 
 

@@ -71,7 +71,10 @@ def _show_stats(out: Console, data: Dataset, cfg: ExperimentConfig, seconds: flo
     rows.append(("time", f"{seconds:.1f} s to open"))
     _print(out, rows)
     if texts:
-        lengths = [np.diff(corpus.tokens["train"].offsets) for corpus, _ in texts.values()]
+        lengths = []
+        for corpus, _ in texts.values():
+            train = corpus.tokens["train"]
+            lengths += [np.diff(train.offsets_of(name)) for name in train.names]
         _histogram(out, "tokens of a document", np.concatenate(lengths))
     else:
         counts = [count for count, _ in map(_filled, examples)]
@@ -132,8 +135,8 @@ def _sizes(corpus: Corpus, counts: np.ndarray, bytes_of: np.ndarray, eval_path: 
     documents = {}
     tokens = {}
     for name, split in corpus.tokens.items():
-        documents[name] = (len(split.offsets) - 1) // len(corpus.source.fields)
-        tokens[name] = len(split.ids)
+        documents[name] = len(split)
+        tokens[name] = split.num_tokens
     text = int(counts @ bytes_of)
     held_out = f"{documents['eval']:,}"
     if eval_path:
@@ -242,7 +245,7 @@ def _cached(data: Dataset, seconds: float, before: Collection[Path]) -> Rows:
     rows = []
     size = 0
     for name, (corpus, _) in texts.items():
-        tokens = sum(len(split.ids) for split in corpus.tokens.values())
+        tokens = sum(split.num_tokens for split in corpus.tokens.values())
         is_new = corpus.folder not in before
         if is_new:
             size += corpus.source.size

@@ -11,7 +11,7 @@ import numpy as np
 from flaxformer_lite.cli.open_model import Opened, open_named_model
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import quote_name
-from flaxformer_lite.inference.task import check_token_ids
+from flaxformer_lite.inference.prompts import check_token_ids
 from flaxformer_lite.model_folder import is_workdir
 from flaxformer_lite.pretrained import folder
 from flaxformer_lite.text.published_tokenizer import PublishedTokenizer

@@ -21,9 +21,9 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.inference.engine import is_encoder_decoder
 from flaxformer_lite.inference.generate import generate, stream
 from flaxformer_lite.inference.prepare_weights import prepare_weights
+from flaxformer_lite.inference.prompts import check_token_ids, ids_without_text, max_tokens
 from flaxformer_lite.inference.published import DRAWS, read_settings
 from flaxformer_lite.inference.settings import Settings, make_settings
-from flaxformer_lite.inference.task import check_token_ids, ids_without_text, max_tokens
 from flaxformer_lite.model_folder import find_run_config, is_workdir
 from flaxformer_lite.pretrained import chat, folder, hf_config
 from flaxformer_lite.types import Params

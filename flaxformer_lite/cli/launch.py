@@ -26,7 +26,7 @@ from flaxformer_lite.runtime.join import join
 from flaxformer_lite.runtime.processes import ALONE, CONTINUES, LOST, ProcessError, Processes
 from flaxformer_lite.storage.lock import release_held
 from flaxformer_lite.storage.objects import objects_at
-from flaxformer_lite.storage.stores import StorageError, restore_addresses
+from flaxformer_lite.storage.stores import StorageError
 
 LOG = "errors.log"  # in the workdir: messages of libraries, and the traceback of the final error
 SMALLER = (
@@ -136,5 +136,5 @@ def explain(error: BaseException, workdir: str, group: Processes) -> tuple[str, 
 def _end(group: Processes, message: str, code: int, *, at_once: bool) -> NoReturn:
     if not group.alone:
         command_line.print_stack()
-        group.fail(restore_addresses(message), code)
+        group.fail(message, code)
     command_line.fail(message, code, at_once=at_once)

@@ -18,8 +18,8 @@ from flaxformer_lite.open_model import load_pretrained
 from flaxformer_lite.pretrained.folder import check_exists
 from flaxformer_lite.pretrained.sentences import SentenceLayers
 from flaxformer_lite.runtime.log import capture_logs
-from flaxformer_lite.storage.stores import restore_addresses
 from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
+from flaxformer_lite.types import Params
 
 # flags that `load_pretrained` takes as they are
 FLAGS = ("dtype", "family", "adapter", "base", "allow_plugins", "quantize", "matmul", "cache")
@@ -29,7 +29,7 @@ class Opened(NamedTuple):
     """A model, its parameters and its tokenizer, and the folder on this machine they are from."""
 
     model: nn.Module
-    params: dict
+    params: Params
     tokenizer: PublishedTokenizer
     folder: Path
 
@@ -110,4 +110,4 @@ def print_warnings() -> contextlib.AbstractContextManager[None]:
 
 def print_notice(text: str) -> None:
     """Prints a line for the user on stderr."""
-    print(f"notice: {escape_controls(restore_addresses(text))}", file=sys.stderr)
+    print(f"notice: {escape_controls(text)}", file=sys.stderr)

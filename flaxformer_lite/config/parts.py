@@ -101,11 +101,14 @@ class Part(Record):
         weights do not hold them.
       low_precision: the fields of few bits that it computes: `matmul` and `quantize` if all its
         matrices are of class Einsum, and `cache` if its cache is one of attention.
+      outward: the Einsum that writes the part's output, if generation may hold its matrix in
+        another order (`prepare_weights`).
     """
 
     name: ClassVar[str] = "part"
     added: ClassVar[tuple[str, ...]] = ()
     low_precision: ClassVar[tuple[str, ...]] = ()
+    outward: ClassVar[str] = ""
 
     def for_model(self, standard: "Part") -> Self:
         """Returns the record to use inside a model, by default itself.

@@ -29,15 +29,14 @@ from flaxformer_lite.storage import content_cache
 from flaxformer_lite.text.tokenizer import Tokenizer
 
 FORMAT = "4"  # to increase if the split, the tokens or the training of a tokenizer change
-STORED = "1"  # to increase if the columns of a text's store change
+STORED = "2"  # to increase if the columns of a text's store change
 # characters encoded at a time; cut at the end of a line, so that pieces tokenize like the whole
 PIECE_CHARACTERS = 1 << 16
 BATCH_CHARACTERS = 1 << 21  # characters given to the library at once: a piece for each of 32 cores
 COPIED_TOKENS = 1 << 22  # of token files, that are written at a time
 MARKED_TOKENS = 64  # tokens; the line at every 64th token of a plain text is stored
-# Of each text. Pairs have two records, the source and the target.
+# Of each document, beside its tokens.
 COLUMNS = {
-    "ids": StoredColumn("token"),
     "file": StoredColumn("int32", ()),
     # its line or row in the file, from 1; of token ids, the index of its first token
     "line": StoredColumn("int64", ()),
@@ -48,6 +47,8 @@ COLUMNS = {
 }
 
 
+TEXT = ("ids",)  # the column of the tokens of a text
+PAIR = ("source", "target")  # the columns of those of a pair
 # of a text that is not plain
 NO_LINES: Record = {"marks": np.zeros(0, np.int32), "is_exact": np.asarray(True)}
 
@@ -171,10 +172,12 @@ def _tokenized(cfg: DataConfig, text: Text, chosen: Tokenizer, skeleton: str) ->
             share = sum(size for size, _ in source.stamps[files]) / source.size
             write = functools.partial(tokenize, files=files, share=share)
             parts.append(store.Part(f"{files.start}-{files.stop}", write))
-    opened = store.open_store(cfg.cache, name, COLUMNS, parts, chosen.vocab_size)
-    tokens = {split: Tokens(opened, split) for split in SPLITS}
+    sides = sides_of(source)
+    columns = {**dict.fromkeys(sides, StoredColumn("token")), **COLUMNS}
+    opened = store.open_store(cfg.cache, name, columns, parts, chosen.vocab_size)
+    tokens = {split: Tokens(opened, split, sides) for split in SPLITS}
     for split, share in (("train", 1 - text.share), ("eval", text.share)):
-        if share and not len(tokens[split].ids):
+        if share and not tokens[split].num_tokens:
             raise ConfigError(
                 f"{source.where}: no text left for the {split} split; give more text."
             )
@@ -231,6 +234,7 @@ class Piece(NamedTuple):
 
     Attributes:
       split: "train" or "eval".
+      side: the column of the tokens of the text.
       text: the characters.
       is_first: whether the text begins with it.
       is_last: whether the text ends with it.
@@ -239,6 +243,7 @@ class Piece(NamedTuple):
     """
 
     split: str
+    side: str
     text: str
     is_first: bool
     is_last: bool
@@ -246,17 +251,23 @@ class Piece(NamedTuple):
     line: int
 
 
+def sides_of(source: Source) -> tuple[str, ...]:
+    """Returns the columns of the tokens of a text's documents."""
+    return PAIR if len(source.fields) > 1 else TEXT
+
+
 def read_pieces(source: Source, split: Split, files: slice = slice(None)) -> Iterator[Piece]:
     """Cuts texts into parts of at most PIECE_CHARACTERS, at the end of a line if possible."""
+    sides = sides_of(source)
     for file, line, document in source.placed(files):
         for name, texts in split.deal([document]):
-            for text in texts:
+            for side, text in zip(sides, texts, strict=True):
                 at = 0
                 while at < len(text):
                     end = at + PIECE_CHARACTERS
                     if end < len(text):
                         end = text.rfind("\n", at, end) + 1 or end
-                    yield Piece(name, text[at:end], at == 0, end >= len(text), file, line)
+                    yield Piece(name, side, text[at:end], at == 0, end >= len(text), file, line)
                     at = end
             if source.is_plain[file]:  # the rest of the document may be of the other split
                 line += texts[0].count("\n")
@@ -270,7 +281,7 @@ def write_texts(
     begin: Sequence[int],
     advance: Callable[[int], None],
 ) -> None:
-    """Appends texts with COLUMNS to a store.
+    """Appends texts with their tokens and COLUMNS to a store.
 
     Args:
       writer: of the store, or of a part of it.
@@ -282,7 +293,9 @@ def write_texts(
     """
     dtype = token_files.known_dtype(chosen)
     counter = _LineCounter(chosen)
+    last_side = sides_of(source)[-1]
     held: list[np.ndarray] = []
+    document: dict[str, np.ndarray] = {}
     for batch in _batches(pieces):
         made: dict[str, list[Record]] = {name: [] for name in SPLITS}
         encoded = chosen.encode_batch([piece.text for piece in batch])
@@ -298,8 +311,11 @@ def write_texts(
             if is_plain:
                 counter.add(held[-1], piece.text)
             if piece.is_last:
+                document[piece.side] = held[0] if len(held) == 1 else np.concatenate(held)
+            if piece.is_last and piece.side == last_side:
                 lines = counter.columns() if is_plain else NO_LINES
-                made[piece.split].append(_make_record(held, piece.file, piece.line, lines))
+                made[piece.split].append(_make_record(document, piece.file, piece.line, lines))
+                document = {}
             advance(len(piece.text))
         for name, records in made.items():
             writer.append(name, records)
@@ -314,7 +330,7 @@ def write_runs(writer: StoreWriter, runs: Iterable[token_files.Run]) -> None:
         if first is None:
             first = run.token
         if run.is_last:
-            made[run.split].append(_make_record([run.ids], run.file, first, NO_LINES))
+            made[run.split].append(_make_record({"ids": run.ids}, run.file, first, NO_LINES))
             first = None
         size += len(run.ids)
         if size > COPIED_TOKENS or not run.is_last:
@@ -328,9 +344,8 @@ def write_runs(writer: StoreWriter, runs: Iterable[token_files.Run]) -> None:
         writer.append(name, records)
 
 
-def _make_record(ids: Sequence[np.ndarray], file: int, line: int, lines: Record) -> Record:
-    joined = ids[0] if len(ids) == 1 else np.concatenate(ids)
-    return {"ids": joined, "file": np.asarray(file), "line": np.asarray(line), **lines}
+def _make_record(tokens: Record, file: int, line: int, lines: Record) -> Record:
+    return {**tokens, "file": np.asarray(file), "line": np.asarray(line), **lines}
 
 
 class _LineCounter:

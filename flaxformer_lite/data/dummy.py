@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from flaxformer_lite.config import ExperimentConfig
+from flaxformer_lite.data.documents import PAIR, TEXT
 from flaxformer_lite.data.encoding import encode_rows
 from flaxformer_lite.data.mixing import tag_source
 from flaxformer_lite.data.open_tokenizer import open_tokenizer
@@ -88,13 +89,19 @@ def _records(cfg: ExperimentConfig, lengths: np.ndarray, rng: np.random.Generato
         rng.permutation(words.ordinary_ids[PRINTABLE]).astype(np.uint16), offsets[-1]
     )
     tokens[offsets[1:] - 1] = words.eos_id
-    plan: RowPlan = objective.plan_rows(offsets, length, target_length, words)
+    names = PAIR if len(objective.columns) > 1 else TEXT
+    texts = np.split(tokens, offsets[1:-1])
 
     def write(writer: StoreWriter) -> None:
-        writer.append_joined("train", len(lengths), {"ids": tokens}, {"ids": lengths})
+        sides = (texts[number :: len(names)] for number in range(len(names)))
+        documents = zip(*sides, strict=True)
+        writer.append("train", [dict(zip(names, each, strict=True)) for each in documents])
 
-    kept = build_store({"ids": StoredColumn("token")}, [Part("0", write)], words.vocab_size)
-    return Records(words, length, target_length, kept, ("ids",), plan=plan)
+    columns = dict.fromkeys(names, StoredColumn("token"))
+    kept = build_store(columns, [Part("0", write)], words.vocab_size)
+    starts = {name: kept.offsets(name) for name in names}
+    plan: RowPlan = objective.plan_rows(starts, length, target_length, words)
+    return Records(words, length, target_length, kept, names, plan=plan)
 
 
 def vocab_size(cfg: ExperimentConfig) -> int:

@@ -23,15 +23,15 @@ from flaxformer_lite.config import (
 )
 from flaxformer_lite.data import store
 from flaxformer_lite.data.digests import digest_of, is_cacheable, made_by
-from flaxformer_lite.data.documents import Corpus, open_corpus
+from flaxformer_lite.data.documents import PAIR, STORED, open_corpus
 from flaxformer_lite.data.encoding import encode_rows, row_errors
 from flaxformer_lite.data.open_tokenizer import make_tokenizer, train_tokenizer
-from flaxformer_lite.data.records import Counted, Records, Stream
+from flaxformer_lite.data.records import Corpus, Counted, Records, Stream
 from flaxformer_lite.data.rows import Table, TableRows, open_table
 from flaxformer_lite.data.split import SPLITS
 from flaxformer_lite.data.table_splits import by_role, columns_of, drop_unusable, open_splits
 from flaxformer_lite.objectives.base import Objective
-from flaxformer_lite.objectives.row_plans import RowPlan, shift_of
+from flaxformer_lite.objectives.row_plans import WHOLE_DOCUMENTS, RowPlan, shift_of
 from flaxformer_lite.objectives.rows import StoredColumn
 from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.runtime import garbage, progress
@@ -41,10 +41,11 @@ from flaxformer_lite.text.tokenizer import Tokenizer
 PLANNED_TOKENS = 1 << 24  # that are planned into rows at a time
 # Of each row of a plan, the pieces: the first token of each in the split, its tokens and its text.
 PLAN = {
-    "start": StoredColumn("int64"),
-    "length": StoredColumn("int32", like="start"),
-    "document": StoredColumn("int64", like="start"),
+    "document": StoredColumn("int64"),
+    "start": StoredColumn("int64", like="document"),
+    "length": StoredColumn("int32", like="document"),
 }
+WHOLE = {"document": StoredColumn("int64")}  # where documents are pairs, which no plan cuts
 MAX_NAMED_LABELS = 12  # most labels that the start of a run prints
 MAX_EXPLAINED_ROWS = 1 << 12  # rows that say why nothing is learned from some
 MOST_DROPPED = 5  # dropped rows that it names
@@ -72,35 +73,37 @@ def open_records(
         to_config_dict(objective).to_json(),
         *registry.code_of(type(objective)),
     )
-    key = digest_of([store.FORMAT, corpus.fingerprint, *made_by, length, target_length])
+    made_from = [store.FORMAT, STORED, corpus.fingerprint, *made_by, length, target_length]
+    key = digest_of(made_from)
     tokens = corpus.tokens[split]
+    is_whole = tokens.names == PAIR
     shifted = {}
     # An objective of one plan, such as a plug-in's, need not know of shifts.
     if objective.num_plans > 1:
         shifted["shift"] = shift_of(number)
 
     def write(writer: store.StoreWriter) -> None:
-        for begin, end in _ranges(tokens.offsets, len(corpus.source.fields)):
-            offset = tokens.offsets[begin]
-            ends = tokens.offsets[begin : end + 1] - offset
+        offsets = {name: tokens.offsets_of(name) for name in tokens.names}
+        first = offsets[tokens.names[0]]
+        for begin, end in _ranges(first):
+            ends = {name: x[begin : end + 1] - x[begin] for name, x in offsets.items()}
             planned = objective.plan_rows(ends, length, target_length, corpus.tokenizer, **shifted)
-            pieces = {
-                "start": planned.start + offset,
-                "length": planned.length,
-                "document": planned.document + begin,
-            }
+            pieces = {"document": planned.document + begin}
+            if not is_whole:
+                pieces |= {"start": planned.start + first[begin], "length": planned.length}
             count = np.diff(planned.first)
             writer.append_joined(split, len(count), pieces, dict.fromkeys(pieces, count))
 
-    if split == "train" and len(tokens.ids) < length:
+    if split == "train" and tokens.num_tokens < length:
         raise ConfigError(
-            f"{corpus.source.where}: {len(tokens.ids)} tokens to train on, less than one row of"
+            f"{corpus.source.where}: {tokens.num_tokens} tokens to train on, less than one row of"
             f" data.length={length}; give more text or lower data.length."
         )
     name = f"rows-{key}-{split}"
     if number:
         name += f"-{number}"
-    plan = store.open_store(cfg.cache, name, PLAN, [store.Part("rows", write)])
+    columns = WHOLE if is_whole else PLAN
+    plan = store.open_store(cfg.cache, name, columns, [store.Part("rows", write)])
     if not len(plan):
         where = corpus.source.where
         if split == "eval" and cfg.eval_path:
@@ -114,25 +117,25 @@ def open_records(
         length,
         target_length,
         tokens.store,
-        ("ids",),
+        tokens.names,
         split,
         RowPlan(
-            plan.values("start"),
-            plan.values("length"),
+            WHOLE_DOCUMENTS if is_whole else plan.values("start"),
+            WHOLE_DOCUMENTS if is_whole else plan.values("length"),
             plan.values("document"),
-            plan.offsets("start"),
+            plan.offsets("document"),
         ),
-        trained_on=corpus.tokens["train"].ids,
+        trained_on=corpus.tokens["train"] if len(corpus.tokens["train"]) else None,
     )
 
 
-def _ranges(offsets: np.ndarray, texts: int) -> Iterator[tuple[int, int]]:
-    """Yields ranges of texts of about PLANNED_TOKENS; `texts` of a document stay together."""
+def _ranges(offsets: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Yields ranges of documents of about PLANNED_TOKENS."""
     begin = 0
     count = len(offsets) - 1
     while begin < count:
         end = int(np.searchsorted(offsets, offsets[begin] + PLANNED_TOKENS, side="right")) - 1
-        end = max(end - (end - begin) % texts, begin + texts)
+        end = max(end, begin + 1)
         yield begin, end
         begin = end
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.documents import MARKED_TOKENS
 from flaxformer_lite.data.records import Records, Stream
+from flaxformer_lite.objectives.row_plans import RowPlan
 
 PLACE = re.compile(r"(?:(.+?)(?::~?|, row |, token ))?(\d+)")  # the form of `Source.place`
 
@@ -27,12 +27,10 @@ class Places:
         A line of plain text is estimated, and written with a `~`, if the tokenizer does not keep
         newlines.
         """
-        if records.table is not None:
-            rows = records.table_rows[records.records_of(row)].tolist()
-            origins = map(records.table.rows.origin, rows)
-            return list(dict.fromkeys(self._source.place(*origin) for origin in origins))
         plan = records.plan
-        assert plan is not None, "of a text"
+        if plan is None or not plan.cuts_documents:
+            whole = records.records_of(row).tolist()
+            return [self._source.place(*self._origin(records, number)) for number in whole]
         places = []
         for piece in range(*plan.first[[row, row + 1]].tolist()):
             text = int(plan.document[piece])
@@ -43,31 +41,21 @@ class Places:
         return list(dict.fromkeys(places))
 
     def rows(self, records: Records, wanted: str) -> np.ndarray:
-        """Returns the rows of a plan that hold a line, ascending.
+        """Returns the rows of a plan that hold a line, ascending; none if it is held out.
 
         Args:
           records: the training rows in any plan.
           wanted: `FILE:LINE` or `FILE, row 3`, where the end of the path is enough; or the number
             alone, in any file. Of a row of several lines, it is the first.
-
-        Raises:
-          ConfigError: no training row has this place.
         """
         place = PLACE.fullmatch(wanted)
-        found = np.zeros(0, np.int64)
-        if place:
-            paths = enumerate(self._source.files)
-            files = [n for n, path in paths if not place[1] or _is(str(path), place[1])]
-            if records.table is not None:
-                found = _rows_of_table(records, files, int(place[2]))
-            else:
-                found = self._rows_of_text(records, files, int(place[2]))
-        if not len(found):
-            raise ConfigError(
-                f"--document={wanted}: not in the training text of {self._source.where}, or held"
-                " out; name a FILE:LINE, as grep -n prints it."
-            )
-        return found
+        if not place:
+            return np.zeros(0, np.int64)
+        paths = enumerate(self._source.files)
+        files = [n for n, path in paths if not place[1] or _is(str(path), place[1])]
+        if records.plan is None or not records.plan.cuts_documents:
+            return self._rows_of_whole(records, files, int(place[2]))
+        return self._rows_of_pieces(records.plan, files, int(place[2]))
 
     @functools.cached_property
     def _offsets(self) -> np.ndarray:
@@ -89,9 +77,23 @@ class Places:
     def _newlines(self) -> np.ndarray:
         return np.asarray([text.count(b"\n") for text in self._texts])
 
-    def _rows_of_text(self, records: Records, files: list[int], line: int) -> np.ndarray:
-        plan = records.plan
-        assert plan is not None, "of a text"
+    def _origin(self, records: Records, number: int) -> tuple[int, int]:
+        if records.table is not None:
+            return records.table.rows.origin(int(records.table_rows[number]))
+        return int(self._files[number]), int(self._begins[number])
+
+    def _rows_of_whole(self, records: Records, files: list[int], line: int) -> np.ndarray:
+        if records.table is not None:
+            rows = records.table.rows.find(files, line)
+            found = np.flatnonzero(np.isin(records.table_rows, rows))
+        else:
+            found = np.flatnonzero(np.isin(self._files, files) & (self._begins == line))
+        if records.plan is None:
+            return found
+        places = np.flatnonzero(np.isin(records.plan.document, found))
+        return np.unique(np.searchsorted(records.plan.first, places, side="right") - 1)
+
+    def _rows_of_pieces(self, plan: RowPlan, files: list[int], line: int) -> np.ndarray:
         ends = plan.start + plan.length
         hits = [np.zeros(0, np.int64)]
         for begin, end in self._tokens_at(files, line):
@@ -144,15 +146,6 @@ class Places:
         newlines = self._newlines[ids[first * MARKED_TOKENS : tokens[-1]]]
         lines = marks[first] + np.cumsum(np.concatenate([[0], newlines]))
         return lines[tokens - first * MARKED_TOKENS]
-
-
-def _rows_of_table(records: Records, files: list[int], line: int) -> np.ndarray:
-    assert records.table is not None, "of a table"
-    rows = records.table.rows.find(files, line)
-    found = np.flatnonzero(np.isin(records.table_rows, rows))
-    if records.plan is None:
-        return found
-    return np.unique(np.searchsorted(records.plan.first, found, side="right") - 1)
 
 
 def _is(path: str, name: str) -> bool:

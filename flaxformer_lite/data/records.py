@@ -13,7 +13,7 @@ from flaxformer_lite.data.order import endless_finder
 from flaxformer_lite.data.rows import Table, TableRows
 from flaxformer_lite.data.source import Source
 from flaxformer_lite.data.store import TokenStore
-from flaxformer_lite.objectives.row_plans import RowPlan, share_rows
+from flaxformer_lite.objectives.row_plans import WHOLE_DOCUMENTS, RowPlan, share_rows
 from flaxformer_lite.objectives.rows import Record
 from flaxformer_lite.text.special_tokens import Frame
 from flaxformer_lite.text.tokenizer import Tokenizer
@@ -24,26 +24,57 @@ FRAMELESS = Frame()
 
 @dataclass(frozen=True)
 class Tokens:
-    """The texts of one split of a store, one after another; each ends with the end-of-text id."""
+    """The documents of one split of a store; each text ends with the end-of-text id.
+
+    Attributes:
+      names: the columns of the tokens: `ids`, or those of pairs.
+    """
 
     store: TokenStore
     split: str
+    names: tuple[str, ...] = ("ids",)
 
-    @functools.cached_property
-    def offsets(self) -> np.ndarray:
-        """The start of each text in `ids`, and the end of the last one, int64 [texts + 1]."""
+    def __len__(self) -> int:
+        return len(self.store.splits[self.split])
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(self.column(name)) for name in self.names)
+
+    def column(self, name: str) -> np.ndarray:
+        """Returns the entries of a column, [documents, *shape] or [total]."""
         records = self.store.splits[self.split]
-        offsets = self.store.offsets("ids")[records.start : records.stop + 1]
+        ends = records.start, records.stop
+        if self.store.has_offsets(name):
+            ends = tuple(self.store.offsets(name)[list(ends)])
+        return self.store.values(name)[slice(*ends)]
+
+    def offsets_of(self, name: str) -> np.ndarray:
+        """Returns where entries begin in a column, and the last one ends, int64 [documents + 1]."""
+        records = self.store.splits[self.split]
+        offsets = self.store.offsets(name)[records.start : records.stop + 1]
         if offsets[0]:  # those of training are mapped
             offsets = offsets - offsets[0]
         return offsets
 
     @functools.cached_property
+    def offsets(self) -> np.ndarray:
+        """The start of each text in `ids`, and the end of the last one, int64 [texts + 1]."""
+        return self.offsets_of("ids")
+
+    @functools.cached_property
     def ids(self) -> np.ndarray:
         """The tokens, uint16 or uint32 [tokens]."""
-        records = self.store.splits[self.split]
-        begin, end = self.store.offsets("ids")[[records.start, records.stop]]
-        return self.store.values("ids")[begin:end]
+        return self.column("ids")
+
+    def count(self, vocab_size: int) -> np.ndarray:
+        """Counts the occurrences of each id, int64 [V]."""
+        counts = np.zeros(vocab_size, np.int64)
+        for name in self.names:
+            ids = self.column(name)
+            for begin in range(0, len(ids), COUNTED_TOKENS):
+                counts += np.bincount(ids[begin : begin + COUNTED_TOKENS], minlength=vocab_size)
+        return counts
 
 
 @dataclass(frozen=True)
@@ -85,7 +116,7 @@ class Records:
       skeleton: the model's.
       table, rows: the table that they are made from, and its rows by role.
       sizes: int32 [rows, 1 or 2], the tokens of each row of a task, and of its decoder side.
-      trained_on: the tokens of the training split of a text.
+      trained_on: the training split of a text.
       source: the name of the source in a mixture, else "".
       mixture: the training records of all sources of the mixture, or None.
       reference: [rows, ...] predictions of the starting weights, if the task needs them.
@@ -103,7 +134,7 @@ class Records:
     table: Table | None = None
     rows: TableRows | Sequence[dict[str, Any]] = ()
     sizes: np.ndarray = field(default_factory=lambda: np.zeros((0, 1), np.int32))
-    trained_on: np.ndarray | None = None
+    trained_on: Tokens | None = None
     source: str = ""
     mixture: Counted | None = None
     reference: np.ndarray | None = None
@@ -156,11 +187,7 @@ class Records:
 
     def column(self, name: str) -> np.ndarray:
         """Returns the entries of all records in a column, [records, *shape] or [total]."""
-        records = self.store.splits[self.split]
-        ends = records.start, records.stop
-        if self.store.has_offsets(name):
-            ends = tuple(self.store.offsets(name)[list(ends)])
-        return self.store.values(name)[slice(*ends)]
+        return Tokens(self.store, self.split).column(name)
 
     def lengths(self, name: str) -> np.ndarray:
         """Returns the lengths of all records' entries in a column, [records] int32."""
@@ -186,13 +213,8 @@ class Records:
 
     def count_tokens(self) -> np.ndarray:
         """Counts the ids of the training split, or of these records if it is empty, int64 [V]."""
-        counts = np.zeros(self.tokenizer.vocab_size, np.int64)
-        ids = self.ids
-        if self.trained_on is not None and len(self.trained_on):
-            ids = self.trained_on
-        for begin in range(0, len(ids), COUNTED_TOKENS):
-            counts += np.bincount(ids[begin : begin + COUNTED_TOKENS], minlength=len(counts))
-        return counts
+        own = Tokens(self.store, self.split, self.names)
+        return (self.trained_on or own).count(self.tokenizer.vocab_size)
 
     @functools.cached_property
     def num_texts(self) -> int:
@@ -217,7 +239,7 @@ class Records:
         """Returns the records with neighbors joined into one row while they fit."""
         count = np.arange(len(self) + 1)
         budgets = (self.length, self.target_length)[: self.sizes.shape[1]]
-        whole = RowPlan(count[:0], count[:0], count[:-1], count)
+        whole = RowPlan(WHOLE_DOCUMENTS, WHOLE_DOCUMENTS, count[:-1], count)
         plan = share_rows(whole, self.sizes.astype(np.int64), budgets)
         return replace(self, plan=plan, sizes=np.add.reduceat(self.sizes, plan.first[:-1]))
 

@@ -12,6 +12,7 @@ was writing. Nothing but JSON and numbers is read, so a cache that others write 
 """
 
 import functools
+import io
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +20,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.split import SPLITS
@@ -226,13 +226,15 @@ def _build(
 ) -> None:
     """Writes a store unless it is there; leaves to others the parts that they are writing."""
     final = content_cache.find_place(root, name)
-    write = functools.partial(_write_whole, columns, parts, vocab_size, numbers_keys=True)
+    write = functools.partial(_write_whole, columns, parts, vocab_size)
     if len(parts) > 1:
         named = {f"{name}.part-{part.name}": part for part in parts}
         for part_name, part in named.items():
             if content_cache.is_complete(final):
                 return
-            write_part = functools.partial(_write_whole, columns, [part], vocab_size)
+            write_part = functools.partial(
+                _write_whole, columns, [part], vocab_size, numbers_keys=False
+            )
             content_cache.claim(root, part_name, write_part)
         write = functools.partial(_join_parts, root, named, columns, vocab_size)
     content_cache.folder(root, name, write)
@@ -245,45 +247,39 @@ def build_store(
     writer = StoreWriter(columns, vocab_size)
     for part in parts:
         part.write(writer)
-    sources = [_source_of(writer)]
-    arrays = {}
-    for (name, what), chunks in _arrays(columns, sources).items():
-        # The first has no entries, as a store may have none.
-        first = np.zeros(0, np.int64)
-        if what == "values":
-            first = np.zeros(0, _stored_dtype(columns[name], vocab_size))
-        arrays[name, what] = np.concatenate([first, *chunks])
-    for name, column in columns.items():
-        if column.dtype == "key":
-            arrays[name, "values"] = _number(arrays[name, "values"])
-    return TokenStore(_columns_of(columns, arrays), _describe(sources))
-
-
-def map_numbers(path: Path, dtype: DTypeLike) -> np.ndarray:
-    """Maps a file of numbers into memory, or reads it if it is small."""
-    if path.stat().st_size > MAX_READ_BYTES:
-        return np.asarray(np.memmap(path, dtype, "r"))
-    values = np.fromfile(path, dtype)
-    values.flags.writeable = False
-    return values
+    content = io.BytesIO()
+    description = _write_columns(content, columns, [_source_of(writer)], vocab_size)
+    return _open(np.frombuffer(content.getvalue(), np.uint8), description)
 
 
 def map_store(folder: Path) -> TokenStore:
-    """Maps a complete store into memory."""
-    description = json.loads((folder / DESCRIPTION).read_bytes())
-    content = map_numbers(folder / COLUMNS, np.uint8)
-    columns: dict[str, StoredColumn] = {}
-    arrays: dict[tuple[str, str], np.ndarray] = {}
+    """Maps a complete store into memory, or reads it if it is small."""
+    path = folder / COLUMNS
+    if path.stat().st_size > MAX_READ_BYTES:
+        content = np.asarray(np.memmap(path, np.uint8, "r"))
+    else:
+        content = np.frombuffer(path.read_bytes(), np.uint8)
+    return _open(content, json.loads((folder / DESCRIPTION).read_bytes()), folder)
+
+
+def _open(content: np.ndarray, description: Json, folder: Path | None = None) -> TokenStore:
+    """Opens a store from the bytes of its columns, [N] uint8."""
+
+    def read(dtype: str, start: int, count: int) -> np.ndarray:
+        size = np.dtype(dtype).itemsize * count
+        return content[start : start + size].view(dtype)
+
+    columns = {}
     for name, stored in description["columns"].items():
-        shape = stored.get("shape")
-        like = stored["offsets"] if isinstance(stored.get("offsets"), str) else ""
-        columns[name] = StoredColumn(stored["kind"], None if shape is None else tuple(shape), like)
-        for what in ("values", "offsets"):
-            if isinstance(stored.get(what), list):
-                dtype, start, count = stored[what]
-                size = np.dtype(dtype).itemsize * count
-                arrays[name, what] = content[start : start + size].view(dtype)
-    return TokenStore(_columns_of(columns, arrays), description, folder)
+        values = read(*stored["values"])
+        offsets = None
+        if "shape" in stored:
+            values = values.reshape(-1, *stored["shape"])
+        else:
+            like = stored["offsets"] if isinstance(stored["offsets"], str) else name
+            offsets = read(*description["columns"][like]["offsets"])
+        columns[name] = _Column(stored["kind"], values, offsets)
+    return TokenStore(columns, description, folder)
 
 
 class _Column(NamedTuple):
@@ -387,7 +383,7 @@ def _write_whole(
     vocab_size: int,
     folder: Path,
     *,
-    numbers_keys: bool = False,
+    numbers_keys: bool = True,
 ) -> None:
     """Writes parts, one after another, as one store."""
     writer = StoreWriter(columns, vocab_size, folder)
@@ -406,7 +402,7 @@ def _join_parts(
     """Joins the parts of a store; waits for those that other processes write."""
     places = []
     for name, part in named.items():
-        write = functools.partial(_write_whole, columns, [part], vocab_size)
+        write = functools.partial(_write_whole, columns, [part], vocab_size, numbers_keys=False)
         places.append(content_cache.folder(root, name, write))
     need = sum((place / COLUMNS).stat().st_size for place in places)
     free = shutil.disk_usage(folder).free
@@ -417,7 +413,7 @@ def _join_parts(
             " --config.data.cache=FOLDER."
         )
     sources = [_part_source(map_store(place)) for place in places]
-    _write_files(columns, sources, vocab_size, folder, numbers_keys=True)
+    _write_files(columns, sources, vocab_size, folder)
 
 
 def _write_files(
@@ -426,44 +422,63 @@ def _write_files(
     vocab_size: int,
     folder: Path,
     *,
-    numbers_keys: bool = False,
+    numbers_keys: bool = True,
 ) -> None:
-    described: dict[str, Json] = {}
-    for name, column in columns.items():
-        described[name] = {"kind": column.dtype}
-        if column.shape is not None:
-            described[name]["shape"] = list(column.shape)
-        if column.like:
-            described[name]["offsets"] = column.like
     with open(folder / COLUMNS, "wb") as file:
-        for (name, what), chunks in _arrays(columns, sources).items():
-            file.write(b"\0" * (-file.tell() % ALIGNED_BYTES))
-            start = file.tell()
-            dtype: np.dtype = np.dtype(np.int64)
-            if what == "values":
-                dtype = _stored_dtype(columns[name], vocab_size)
-            if what == "values" and columns[name].dtype == "key" and numbers_keys:
-                chunks = [_number(np.concatenate([np.zeros(0, dtype), *chunks]))]
-                dtype = np.dtype(np.int32)
-            count = 0
-            for chunk in chunks:
-                file.write(np.ascontiguousarray(chunk, dtype.newbyteorder("<")).data)
-                count += chunk.size
-            described[name][what] = [dtype.newbyteorder("<").str, start, count]
-    description = {"format": FORMAT, **_describe(sources), "columns": described}
+        description = _write_columns(file, columns, sources, vocab_size, numbers_keys=numbers_keys)
     (folder / DESCRIPTION).write_text(json.dumps(description))
 
 
-def _arrays(
-    columns: Mapping[str, StoredColumn], sources: Sequence[_Source]
-) -> dict[tuple[str, str], Iterable[np.ndarray]]:
-    """Returns the arrays of a store in pieces, "values" and "offsets" of each column."""
-    arrays: dict[tuple[str, str], Iterable[np.ndarray]] = {}
+def _write_columns(
+    file: BinaryIO,
+    columns: Mapping[str, StoredColumn],
+    sources: Sequence[_Source],
+    vocab_size: int,
+    *,
+    numbers_keys: bool = True,
+) -> Json:
+    """Writes the arrays of all columns; returns the description of the store."""
+
+    def write(chunks: Iterable[np.ndarray], dtype: np.dtype) -> list[Any]:
+        file.write(b"\0" * (-file.tell() % ALIGNED_BYTES))
+        start = file.tell()
+        count = 0
+        dtype = dtype.newbyteorder("<")
+        for chunk in chunks:
+            file.write(np.ascontiguousarray(chunk, dtype).data)
+            count += chunk.size
+        return [dtype.str, start, count]
+
+    described: dict[str, Json] = {}
     for name, column in columns.items():
-        arrays[name, "values"] = _values_of(name, sources)
-        if column.shape is None and not column.like:
-            arrays[name, "offsets"] = _offsets_of(name, sources)
-    return arrays
+        dtype = _stored_dtype(column, vocab_size)
+        values: Iterable[np.ndarray] = _values_of(name, sources)
+        if column.dtype == "key" and numbers_keys:
+            keys = np.concatenate([np.zeros(0, dtype), *values])
+            # of different keys, from 0
+            values = [np.unique(keys, return_inverse=True)[1]]
+            dtype = np.dtype(np.int32)
+        described[name] = {"kind": column.dtype, "values": write(values, dtype)}
+        if column.shape is not None:
+            described[name]["shape"] = list(column.shape)
+        elif column.like:
+            described[name]["offsets"] = column.like
+        else:
+            described[name]["offsets"] = write(_offsets_of(name, sources), np.dtype(np.int64))
+    sizes = {split: sum(source.sizes[split] for source in sources) for split in SPLITS}
+    counts: dict[str, int] = {}
+    for source in sources:
+        for name, number in source.counts.items():
+            counts[name] = counts.get(name, 0) + number
+    total = sum(sizes.values())
+    splits = {"train": [0, sizes["train"]], "eval": [sizes["train"], total]}
+    return {
+        "format": FORMAT,
+        "records": total,
+        "splits": splits,
+        "counts": counts,
+        "columns": described,
+    }
 
 
 def _values_of(name: str, sources: Sequence[_Source]) -> Iterator[np.ndarray]:
@@ -484,43 +499,12 @@ def _offsets_of(name: str, sources: Sequence[_Source]) -> Iterator[np.ndarray]:
                 yield offsets
 
 
-def _describe(sources: Sequence[_Source]) -> Json:
-    sizes = {split: sum(source.sizes[split] for source in sources) for split in SPLITS}
-    counts: dict[str, int] = {}
-    for source in sources:
-        for name, number in source.counts.items():
-            counts[name] = counts.get(name, 0) + number
-    total = sum(sizes.values())
-    splits = {"train": [0, sizes["train"]], "eval": [sizes["train"], total]}
-    return {"records": total, "splits": splits, "counts": counts}
-
-
-def _columns_of(
-    columns: Mapping[str, StoredColumn], arrays: Mapping[tuple[str, str], np.ndarray]
-) -> dict[str, _Column]:
-    made = {}
-    for name, column in columns.items():
-        values = arrays[name, "values"]
-        offsets = None
-        if column.shape is None:
-            offsets = arrays[column.like or name, "offsets"]
-        else:
-            values = values.reshape(-1, *column.shape)
-        made[name] = _Column(column.dtype, values, offsets)
-    return made
-
-
 def _stored_dtype(column: StoredColumn, vocab_size: int) -> np.dtype:
     if column.dtype == "token":
         return np.dtype(np.uint16 if vocab_size <= MAX_UINT16_VOCABULARY else np.uint32)
     if column.dtype == "key":
         return np.dtype(np.uint64)
     return np.dtype(column.dtype)
-
-
-def _number(keys: np.ndarray) -> np.ndarray:
-    """Numbers different keys from 0, [N] int32."""
-    return np.unique(keys, return_inverse=True)[1].astype(np.int32)
 
 
 def _entries(records: Sequence[Encoded], name: str) -> list[Any]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.first_model import refuse_fork
-from flaxformer_lite.inference.task import check_token_ids
+from flaxformer_lite.inference.prompts import check_token_ids
 from flaxformer_lite.nn.functions.maxsim import maxsim
 from flaxformer_lite.nn.functions.pooling import pool, to_unit_length
 from flaxformer_lite.nn.functions.splade import splade

@@ -1,7 +1,7 @@
 """Prepares prompts on the host: checks, right-aligns and pads them to one of a few lengths."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -15,6 +15,13 @@ MAX_PROMPT_TOKENS = 1 << 24  # tokens of a row, for a model without a position t
 
 # Token ids, or a mask of them: an array [B, T], or rows of any lengths.
 Ids = Array | Sequence[Sequence[int]] | Sequence[np.ndarray]
+
+
+class HasVocabulary(Protocol):
+    """A tokenizer with ids 0 .. vocab_size - 1."""
+
+    @property
+    def vocab_size(self) -> int: ...
 
 
 class Prompt(NamedTuple):
@@ -162,3 +169,30 @@ def check_length(limit: int, name: str, tokens: int, new: int = 0) -> None:
     if limit == MAX_PROMPT_TOKENS:
         most = str(limit)
     raise ConfigError(f"{name} of {length}: rows end at {most}; {way}.")
+
+
+def max_tokens(cfg: ModelConfig) -> int:
+    """Returns the maximum length: the model's position table sets it, or else LONGEST."""
+    return cfg.max_length if cfg.has_position_table else MAX_PROMPT_TOKENS
+
+
+def ids_without_text(cfg: ModelConfig, tokenizer: HasVocabulary) -> tuple[int, ...]:
+    """Returns the ids that only pad the model's table to a round size.
+
+    Pass them to `generate` as `suppress_tokens`.
+    """
+    return tuple(range(tokenizer.vocab_size, cfg.of_decoder.vocab_size))
+
+
+def check_token_ids(cfg: ModelConfig, ids: list[int]) -> list[int]:
+    """Returns the ids of a text, after checking that they are in the model's vocabulary.
+
+    Raises:
+      ConfigError: an id is outside the vocabulary.
+    """
+    if ids and max(ids) >= cfg.vocab_size:
+        raise ConfigError(
+            f"the tokenizer gives the id {max(ids)}, but the model's vocabulary ends at"
+            f" {cfg.vocab_size - 1}: they do not belong together."
+        )
+    return ids

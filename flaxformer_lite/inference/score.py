@@ -16,13 +16,14 @@ from flaxformer_lite.inference.engine import is_encoder_decoder
 from flaxformer_lite.inference.own_model import OwnModel, wrap_module
 from flaxformer_lite.inference.prompts import (
     check_length,
+    max_tokens,
     pad_source,
     padded_length,
     read_ids,
     refuse_traced,
     round_to_bucket,
 )
-from flaxformer_lite.inference.task import check_writes, decoder_start, max_tokens
+from flaxformer_lite.inference.task import check_writes, decoder_start
 from flaxformer_lite.nn.functions.losses import gather_positions
 from flaxformer_lite.types import Params
 

@@ -23,6 +23,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.inference import engine
 from flaxformer_lite.inference.engine import Caches, Generator, Params, PromptRows
 from flaxformer_lite.inference.own_model import OwnModel
+from flaxformer_lite.inference.prompts import max_tokens
 from flaxformer_lite.inference.rules import (
     GenerationRules,
     Number,
@@ -33,7 +34,7 @@ from flaxformer_lite.inference.rules import (
     scale_logits,
 )
 from flaxformer_lite.inference.sample import SampleState
-from flaxformer_lite.inference.task import GenerationTask, max_tokens
+from flaxformer_lite.inference.task import GenerationTask
 from flaxformer_lite.models.skeletons import build_layers
 from flaxformer_lite.nn.functions import sampling
 from flaxformer_lite.nn.modules.cache import LayerCache

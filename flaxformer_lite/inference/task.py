@@ -26,13 +26,6 @@ class Decodes(Protocol):
     def decode(self, ids: Iterable[int], /) -> str: ...
 
 
-class HasVocabulary(Protocol):
-    """A tokenizer with ids 0 .. vocab_size - 1."""
-
-    @property
-    def vocab_size(self) -> int: ...
-
-
 class GenerationTask(NamedTuple):
     """One call of `generate`."""
 
@@ -61,33 +54,6 @@ def check_writes(cfg: ModelConfig) -> None:
         raise ConfigError(
             f"family={cfg.family!r}, head={cfg.head!r}: only a decoder with head='lm' can generate."
         )
-
-
-def max_tokens(cfg: ModelConfig) -> int:
-    """Returns the maximum length: the model's position table sets it, or else LONGEST."""
-    return cfg.max_length if cfg.has_position_table else prompts.MAX_PROMPT_TOKENS
-
-
-def ids_without_text(cfg: ModelConfig, tokenizer: HasVocabulary) -> tuple[int, ...]:
-    """Returns the ids that only pad the model's table to a round size.
-
-    Pass them to `generate` as `suppress_tokens`.
-    """
-    return tuple(range(tokenizer.vocab_size, cfg.of_decoder.vocab_size))
-
-
-def check_token_ids(cfg: ModelConfig, ids: list[int]) -> list[int]:
-    """Returns the ids of a text, after checking that they are in the model's vocabulary.
-
-    Raises:
-      ConfigError: an id is outside the vocabulary.
-    """
-    if ids and max(ids) >= cfg.vocab_size:
-        raise ConfigError(
-            f"the tokenizer gives the id {max(ids)}, but the model's vocabulary ends at"
-            f" {cfg.vocab_size - 1}: they do not belong together."
-        )
-    return ids
 
 
 def decoder_start(model: nn.Module, given: int | None, default: int) -> int:
@@ -126,7 +92,7 @@ def prepare_task(
     if s.stop_strings and not hasattr(tokenizer, "decode"):
         raise ConfigError("stop_strings needs tokenizer=, an object with decode(ids) -> text.")
     _check_tokens(s, cfg.of_decoder.vocab_size)
-    limit = max_tokens(cfg)
+    limit = prompts.max_tokens(cfg)
     two = is_encoder_decoder(cfg)
     pad = s.pad_token_id
     ids_BT, mask_BT = prompts.read_ids(cfg.vocab_size, input_ids, attention_mask, pad, left=not two)

@@ -11,7 +11,7 @@ from jax.experimental import multihost_utils
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.inference.engine import is_encoder_decoder
 from flaxformer_lite.inference.generate import generate
-from flaxformer_lite.inference.task import ids_without_text, max_tokens
+from flaxformer_lite.inference.prompts import ids_without_text, max_tokens
 from flaxformer_lite.objectives.rows import Tokenizer
 from flaxformer_lite.types import Array, Params
 

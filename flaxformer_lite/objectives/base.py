@@ -4,16 +4,15 @@ The trainer knows no objective by name. Your own class, in any module, trains in
 those in this folder:
 
     @dataclass(frozen=True, kw_only=True)
-    class Mine(Objective):
-        z_loss: float = 0.0  # --config.objective.z_loss=1e-4
-        label_smoothing: float = 0.0
+    class Mine(TokenLossOptions, Objective):
+        rate: float = 0.1  # --config.objective.rate=0.2
 
         def make_example(self, records, index, rng):
             (ids,) = row_ids(records, index)
             return {"inputs": {"input_ids": ...}, "targets": {"labels": ..., "weights": ...}}
 
         def loss(self, outputs, targets, *, chunks):
-            return token_loss(self, outputs, targets, chunks)  # in objectives/sums.py
+            return token_loss(self, outputs, targets, chunks)  # as the options in sums.py
 
     flaxformer_lite train --config=... --config.objective.name=my_module:Mine
 """
@@ -256,7 +255,11 @@ class Objective(Record, abc.ABC):
         return length, 0
 
     def plan_rows(
-        self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Tokenizer
+        self,
+        offsets: Mapping[str, np.ndarray],
+        length: int,
+        target_length: int,
+        tokenizer: Tokenizer,
     ) -> RowPlan:
         """Plans which pieces of documents form each row.
 
@@ -266,15 +269,16 @@ class Objective(Record, abc.ABC):
         the first epoch.
 
         Args:
-          offsets: int64 [documents + 1], the start of each document in the tokens of the range, and
-            the end of the last document.
+          offsets: by the column of the tokens, which is `ids`, or `source` and `target` of pairs:
+            int64 [documents + 1], the start of each document in the tokens of the range, and the
+            end of the last document.
           length, target_length: the results of `lengths`.
           tokenizer: has the special ids.
 
         Returns:
           The pieces, and the rows that they form.
         """
-        return take_beginnings(offsets, length)
+        return take_beginnings(offsets["ids"], length)
 
     @abc.abstractmethod
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> Example:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+WHOLE_DOCUMENTS = np.zeros(0, np.int64)  # `start` and `length` of a plan that cuts none
 NUM_PLANS = 16  # of a training text; epoch 16 takes the rows of epoch 0 again, in another order
 LONG = 8  # pieces of a document that can afford one more, for its cuts to move
 

@@ -118,7 +118,7 @@ class Rows(Protocol):
     def skeleton(self) -> str: ...
 
     def pieces(self, row: int) -> list[Record]:
-        """Returns the record of a row, or the pieces that share it; of a text, only `ids`."""
+        """Returns the record of a row, or the pieces that share it; of a text, only its ids."""
         ...
 
     def other_piece(self, row: int, rng: np.random.Generator, tokens: int = 1) -> np.ndarray:
@@ -180,8 +180,8 @@ def packed_shape(batch: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def row_ids(records: Rows, row: int) -> list[np.ndarray]:
-    """Returns the ids of the pieces that share a row of a text, each int32."""
-    return [piece["ids"] for piece in records.pieces(row)]
+    """Returns the ids of the pieces that share a row of a text, int32; of pairs, both sides."""
+    return [ids for piece in records.pieces(row) for ids in piece.values()]
 
 
 def fill_row(pieces: Sequence[np.ndarray], length: int, pad: int) -> tuple[np.ndarray, np.ndarray]:

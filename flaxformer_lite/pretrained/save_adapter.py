@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -13,6 +14,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.config.parts import AdapterConfig
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.models.weight_map import Published
@@ -53,9 +55,42 @@ def write_adapter(folder: Path, model: nn.Module, params: dict, *, base: str | N
       ConfigError: PEFT has no such method, or the model has no published form.
       WeightsError: params do not belong to the model.
     """
-    cfg = model.cfg
+    weights = _published_of(model)
+    model, params = dequantize_params(model, params)
+    found = _find(model, weights, flatten_dict(params, sep="/"))
+    tensors, ranks = _join(found.modules, model.cfg.adapter)
+    config = {
+        **_describe_method(model.cfg.adapter, found, ranks),
+        "base_model_name_or_path": base,
+        "task_type": _task(model),
+        "modules_to_save": sorted(found.saved_whole) or None,
+    }
+    (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    tensors |= found.whole_tensors
+    header = {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
+    save_file(folder / WEIGHTS, header, tensors.values())
+
+
+class _Found(NamedTuple):
+    """The parts of an adapter by PEFT's names.
+
+    Attributes:
+      every_module: the published modules that an adapter may change.
+      modules: the matrices with factors that each published module fuses.
+      saved_whole: the modules that are saved with all their weights.
+      whole_tensors: the tensors of these, with factors merged.
+    """
+
+    every_module: list[str]
+    modules: dict[str, Parts]
+    saved_whole: set[str]
+    whole_tensors: dict[str, np.ndarray]
+
+
+def _published_of(model: nn.Module) -> Published:
+    """Returns the published form of a model, whose adapter must be one of PEFT's."""
     adapter = model.cfg.adapter
-    family = registry.resolve("models", cfg.family)
+    family = registry.resolve("models", model.cfg.family)
     if type(adapter) not in METHODS:
         raise ConfigError(
             f"adapter={adapter!r}: PEFT has no form of it, and save_adapter writes"
@@ -64,16 +99,20 @@ def write_adapter(folder: Path, model: nn.Module, params: dict, *, base: str | N
         )
     if not hasattr(family, "PUBLISHED"):
         raise ConfigError(
-            f"family={cfg.family!r}: has no published form; its checkpoints stay in our own format."
+            f"family={model.cfg.family!r}: has no published form; its checkpoints stay in our own"
+            " format."
         )
-    model, params = dequantize_params(model, params)
+    return family.PUBLISHED
+
+
+def _find(model: nn.Module, weights: Published, flat: Mapping[str, Array]) -> _Found:
+    """Finds the matrices with factors, and what is saved whole beside them."""
     cfg = model.cfg
-    flat = flatten_dict(params, sep="/")
     shapes = parameter_shapes(model)
     check_params(flat, shapes)
-    known = find_targets(family.PUBLISHED, cfg, side_by_side(cfg, shapes))
-    saved_whole = _whole(model, family.PUBLISHED, side_by_side(cfg, shapes))
-    tied = _tied_tensors(family.PUBLISHED, cfg)
+    known = find_targets(weights, cfg, side_by_side(cfg, shapes))
+    saved_whole = _whole(model, weights, side_by_side(cfg, shapes))
+    tied = _tied_tensors(weights, cfg)
     saved_whole |= {_module(name) for name, one in tied.items() if _is_in(saved_whole, one)}
     whole = set()
     for place, target in known.items():
@@ -85,9 +124,25 @@ def write_adapter(folder: Path, model: nn.Module, params: dict, *, base: str | N
             modules[known[place].module].append((known[place], factors))
     if not modules:
         raise ConfigError(
-            f"adapter.targets={adapter.targets}: match only modules that PEFT saves whole, so that"
-            " no factors are left; use save_pretrained, which merges the adapter."
+            f"adapter.targets={cfg.adapter.targets}: match only modules that PEFT saves whole, so"
+            " that no factors are left; use save_pretrained, which merges the adapter."
         )
+    published = published_tensors(weights, cfg, _merged_at(whole, model, flat))
+    for name, original in tied.items():
+        if original in published:
+            published.setdefault(name, published[original])
+    whole_tensors = {}
+    for name, tensor in published.items():
+        if _is_in(saved_whole, name):
+            whole_tensors[ROOT + name] = np.asarray(tensor)
+    every_module = [target.module for target in known.values()]
+    return _Found(every_module, dict(modules), saved_whole, whole_tensors)
+
+
+def _join(
+    modules: Mapping[str, Parts], adapter: AdapterConfig
+) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+    """Joins the factors of each published module; returns the tensors, and the ranks by module."""
     tensors: dict[str, np.ndarray] = {}
     ranks: dict[str, int] = {}
     for module, parts in modules.items():
@@ -98,30 +153,22 @@ def write_adapter(folder: Path, model: nn.Module, params: dict, *, base: str | N
         for factor, x in joined.items():
             tensors[ROOT + module + NAMES[factor]] = x
         ranks[module] = len(joined.get(A, ()))
-    base_params = _merged_at(whole, model, flat)
-    published = published_tensors(family.PUBLISHED, cfg, base_params)
-    for name, original in tied.items():
-        if original in published:
-            published.setdefault(name, published[original])
-    for name, tensor in published.items():
-        if _is_in(saved_whole, name):
-            tensors[ROOT + name] = np.asarray(tensor)
-    every_module = [target.module for target in known.values()]
+    return tensors, ranks
+
+
+def _describe_method(adapter: AdapterConfig, found: _Found, ranks: dict[str, int]) -> Json:
+    """Returns the fields of adapter_config.json that say which matrices are changed, and how."""
     if isinstance(adapter, Ia3Config):
-        on_inputs = [module for module, parts in modules.items() if parts[0][0].scales_inputs]
-        method = _ia3_config(list(modules), on_inputs, every_module)
+        on_inputs = []
+        for module, parts in found.modules.items():
+            if parts[0][0].scales_inputs:
+                on_inputs.append(module)
+        method = _ia3_config(list(found.modules), on_inputs, found.every_module)
     else:
-        method = _lora_config(adapter, ranks, every_module)
-    targets = [target for parts in modules.values() for target, _ in parts]
-    config = method | {
-        "base_model_name_or_path": base,
-        "task_type": _task(model),
-        "fan_in_fan_out": any(target.is_transposed for target in targets),
-        "modules_to_save": sorted(saved_whole) or None,
-    }
-    (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-    header = {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
-    save_file(folder / WEIGHTS, header, tensors.values())
+        assert isinstance(adapter, LoraConfig), "of METHODS"
+        method = _lora_config(adapter, ranks, found.every_module)
+    targets = [target for parts in found.modules.values() for target, _ in parts]
+    return method | {"fan_in_fan_out": any(target.is_transposed for target in targets)}
 
 
 def _by_matrix(cfg: ModelConfig, flat: Mapping[str, Array]) -> dict[str, Factors]:

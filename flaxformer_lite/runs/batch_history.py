@@ -79,28 +79,24 @@ class BatchHistory:
         """Yields the steps up to `last`, and the rows in their batches, that held a document.
 
         For what `wanted` may be, see `Places.rows`.
+
+        Raises:
+          ConfigError: no training row of any source has this place.
         """
         size = self.cfg.train.batch_size
         find = self._find
-        missing = set[str]()
 
         @functools.cache
         def matches(records: Records) -> frozenset[int]:
-            name = records.source
-            try:
-                return frozenset(self._places[name].rows(records, wanted).tolist())
-            except ConfigError:
-                missing.add(name)
-                if missing != set(self._places):  # another source may have it
-                    return frozenset()
-                if missing == {""}:
-                    raise
-                raise ConfigError(
-                    f"--document={wanted}: not in the training text of"
-                    f" {', '.join(sorted(missing))}, of which parts are held out; name a FILE:LINE,"
-                    " as grep -n prints it."
-                ) from None
+            return frozenset(self._places[records.source].rows(records, wanted).tolist())
 
+        sources = self.data.sources.values()
+        if not any(matches(stream.splits["train"]) for stream in sources):
+            raise ConfigError(
+                f"--document={wanted}: not in the training text of"
+                f" {', '.join(stream.source.where for stream in sources)}, or held out; name a"
+                " FILE:LINE, as grep -n prints it."
+            )
         with count_progress("looking through the steps", last * size) as advance:
             for position in range(last * size):
                 records, row = find(position)

@@ -26,7 +26,6 @@ from flaxformer_lite.inference.writer import make_writer
 from flaxformer_lite.model_details import load_tokenizer
 from flaxformer_lite.model_folder import find_run_config
 from flaxformer_lite.objectives.base import Objective, WritesText
-from flaxformer_lite.objectives.of_head import of_head
 from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.open_model import load_pretrained
 from flaxformer_lite.pretrained import folder
@@ -48,6 +47,17 @@ USUAL_LENGTH = 512  # tokens of an example, unless the published folder specifie
 
 
 Item = TypeVar("Item")
+OBJECTIVES = {  # that published heads were trained with
+    "sequence_classification": "classification",
+    "token_classification": "tagging",
+    "question_answering": "question_answering",
+    "multiple_choice": "multiple_choice",
+    "none": "sentence_embeddings",
+    "encoder": "sentence_embeddings",
+    "masked_lm": "masked_lm",
+    "pretraining": "masked_lm",
+}
+OF_LM = {"decoder": "causal_lm", "encoder_decoder": "text_to_text"}  # by the skeleton
 
 
 class Trained(NamedTuple):
@@ -234,3 +244,10 @@ def _counted(
     for batch in batches:
         yield batch
         advance(size)
+
+
+def of_head(head: str, skeleton: str) -> str:
+    """Returns the name of the objective of a model's head; "" if none is known."""
+    if head == "lm":
+        return OF_LM.get(skeleton, "")
+    return OBJECTIVES.get(head, "")

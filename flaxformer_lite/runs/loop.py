@@ -17,14 +17,13 @@ from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.base import Metric, StepTools
 from flaxformer_lite.runs.best import Best, Selection
 from flaxformer_lite.runs.callbacks.callback import Callback
-from flaxformer_lite.runs.callbacks.ending import Finite, Interruption
+from flaxformer_lite.runs.callbacks.ending import Finite, Interruption, Watchdog
 from flaxformer_lite.runs.callbacks.evaluation import Evaluation
 from flaxformer_lite.runs.callbacks.keeping import Saving, StepRecords, Upload
 from flaxformer_lite.runs.callbacks.profile import Profile
 from flaxformer_lite.runs.callbacks.spikes import Spikes, suspect_rows
 from flaxformer_lite.runs.callbacks.summary import Summary
 from flaxformer_lite.runs.callbacks.tracking import Tracking
-from flaxformer_lite.runs.callbacks.watchdog import Watchdog
 from flaxformer_lite.runs.experiment import Begin, Experiment
 from flaxformer_lite.runs.interrupt import Interrupt
 from flaxformer_lite.runs.report import text
@@ -111,32 +110,15 @@ def train_experiment(
         recorder = Recorder(workdir, last_step, writes=group.first)
         reporting = Reporting(recorder, terminal, clock, RecompileCounter())
         about = text.banner(experiment, files.place, begin.step)
-        terminal.rows("flaxformer_lite", about)
-        notices = list(begin.notices)
-        if selection.stalled and begin.step < cfg.train.steps:
-            notices.append(f"{selection.words}: nothing is left to train.")
-        for notice in [*notices, *recorder.notices]:
-            terminal.note(f"notice: {notice}")
+        _announce(about, begin, cfg.train.steps, selection, reporting)
         page = None
         if group.first:
             data = experiment.train_data
             write_inputs(workdir, cfg, data.tokenizer, data.fingerprint)
             page = RunPage(workdir, cfg, requested, about, recorder, clock)
         summary = Summary(experiment, selection, page, files.place, begin.step, reporting)
-        followers = [
-            *_loss_callbacks(experiment, files.place, checkpoints, reporting, group, begin.record),
-            *_other_callbacks(experiment, files.mirror, last_step, reporting, group),
-            StepRecords(cfg.train, _meter(experiment, reporting, begin.record), reporting),
-            summary,
-            Upload(files.mirror, files.lock, terminal),
-        ]
-        recorder.listeners += [callback.recorded for callback in followers]
-        callbacks = [
-            *followers,
-            *_deciding_callbacks(
-                experiment, selection, checkpoints, followers, begin, reporting, interrupt, group
-            ),
-        ]
+        run = _Run(experiment, begin, checkpoints, selection, reporting, files, group)
+        callbacks = _callbacks(run, summary, interrupt, last_step)
         for callback in callbacks:
             stack.callback(callback.close)
         trainer = _trainer(experiment, callbacks, reporting, group)
@@ -157,15 +139,93 @@ def train_experiment(
         except BaseException as error:
             summary.write_page(f"ended by an error ({first_line(error)})")
             raise
-        if signal:
-            summary.write_page(f"stopped by {signal}")
-        else:
-            summary.write_page("finished")
-        metric = cfg.objective.shown[0]
-        if cfg.train.best:
-            metric = selection.metric
+        summary.write_page(f"stopped by {signal}" if signal else "finished")
+        metric = selection.metric if cfg.train.best else cfg.objective.shown[0]
         last, best_one = _last_and_best(recorder.of("eval"), metric)
         return RunResult(trainer.done, last, best_one, str(files.place), signal)
+
+
+class _Run(NamedTuple):
+    """What the callbacks of a run are made of."""
+
+    experiment: Experiment
+    begin: Begin
+    checkpoints: Checkpoints
+    selection: Selection
+    reporting: Reporting
+    files: RunFiles
+    group: Processes
+
+
+def _callbacks(run: _Run, summary: Summary, interrupt: Interrupt, last_step: int) -> list[Callback]:
+    """Returns what follows a run, in the order in which it is told of a step.
+
+    The loss is looked at first; a step is evaluated before it may end the run, and saved when that
+    is known.
+    """
+    experiment, begin, checkpoints, selection, reporting, files, group = run
+    cfg = experiment.cfg
+    place = str(files.place)
+    recorder = reporting.recorder
+    clock = reporting.clock
+    note = reporting.terminal.note
+    workdir = files.mirror.folder
+
+    def rows(step: int) -> list[str]:
+        return experiment.name_rows(step) if group.first else []
+
+    def meta(step: int) -> Json:
+        record = resume.meta(cfg, experiment.train_data.fingerprint, step, experiment.base)
+        for callback in (*followers, evaluation):
+            record |= callback.remembered()
+        return record
+
+    followers: list[Callback] = [
+        Finite(checkpoints, lambda step: suspect_rows(rows(step), place, step)),
+        Spikes(rows, place, recorder, note, begin.record.get("losses", ())),
+    ]
+    if cfg.train.watchdog:
+        followers.append(Watchdog(cfg.train.watchdog, clock))
+    if group.first:
+        config = resume.plain(cfg)
+        followers.append(Tracking(cfg.train.trackers, note, workdir, config, last_step))
+    if cfg.train.profile:
+        name = "profile" if group.alone else f"profile/process-{group.index}"
+        shown = files.mirror.place / name
+        followers.append(Profile(cfg.train.profiled, workdir / name, clock, note, shown))
+    followers += [
+        StepRecords(cfg.train, _meter(experiment, reporting, begin.record), reporting),
+        summary,
+        Upload(files.mirror, files.lock, reporting.terminal),
+    ]
+    recorder.listeners += [callback.recorded for callback in followers]
+    evaluated = group.coordinate("records", len(recorder.of("eval")), lambda counts: counts[0])
+    evaluation = Evaluation(
+        experiment,
+        selection,
+        checkpoints,
+        meta,
+        reporting,
+        is_first=begin.step == 0 or not evaluated,
+        alone=group.alone,
+        followers=tuple(followers),
+    )
+    ending = Interruption(interrupt, begin.step, group)
+    saving = Saving(experiment, checkpoints, selection, meta, reporting)
+    return [*followers, evaluation, ending, saving]
+
+
+def _announce(
+    about: text.Rows, begin: Begin, steps: int, selection: Selection, reporting: Reporting
+) -> None:
+    """Prints the banner of a run, and the notices of its start."""
+    terminal = reporting.terminal
+    terminal.rows("flaxformer_lite", about)
+    notices = [*begin.notices]
+    if selection.stalled and begin.step < steps:
+        notices.append(f"{selection.words}: nothing is left to train.")
+    for notice in [*notices, *reporting.recorder.notices]:
+        terminal.note(f"notice: {notice}")
 
 
 def _open_checkpoints(
@@ -233,99 +293,6 @@ def _meter(experiment: Experiment, reporting: Reporting, record: Json) -> Meter:
         earlier,
         record.get("window", ()),
     )
-
-
-def _loss_callbacks(
-    experiment: Experiment,
-    place: Path,
-    checkpoints: Checkpoints,
-    reporting: Reporting,
-    group: Processes,
-    record: Json,
-) -> list[Callback]:
-    """Returns what follows the loss, and is told of a step before all others."""
-    workdir = str(place)
-
-    def rows(step: int) -> list[str]:
-        if not group.first:
-            return []
-        return experiment.name_rows(step)
-
-    finite = Finite(checkpoints, lambda step: suspect_rows(rows(step), workdir, step))
-    note = reporting.terminal.note
-    spikes = Spikes(rows, workdir, reporting.recorder, note, record.get("losses", ()))
-    return [finite, spikes]
-
-
-def _other_callbacks(
-    experiment: Experiment, mirror: Mirror, last_step: int, reporting: Reporting, group: Processes
-) -> list[Callback]:
-    """Returns what measures and tracks the run, in the order in which it is told of a step."""
-    cfg = experiment.cfg
-    note = reporting.terminal.note
-    clock = reporting.clock
-    workdir = mirror.folder
-    callbacks: list[Callback] = []
-    if cfg.train.watchdog:
-        callbacks.append(Watchdog(cfg.train.watchdog, clock))
-    if group.first:
-        callbacks.append(Tracking(cfg.train.trackers, note, workdir, resume.plain(cfg), last_step))
-    if cfg.train.profile:
-        profile_folder = "profile"
-        if not group.alone:
-            profile_folder = f"profile/process-{group.index}"
-        callbacks.append(
-            Profile(
-                cfg.train.profiled,
-                workdir / profile_folder,
-                clock,
-                note,
-                mirror.place / profile_folder,
-            )
-        )
-    return callbacks
-
-
-def _deciding_callbacks(
-    experiment: Experiment,
-    selection: Selection,
-    checkpoints: Checkpoints,
-    followers: Sequence[Callback],
-    begin: Begin,
-    reporting: Reporting,
-    interrupt: Interrupt,
-    group: Processes,
-) -> list[Callback]:
-    """Returns what evaluates, ends and saves a run.
-
-    A step is evaluated before it may end the run, and saved when that is known.
-    """
-    cfg = experiment.cfg
-
-    def meta(step: int) -> Json:
-        record = resume.meta(cfg, experiment.train_data.fingerprint, step, experiment.base)
-        for callback in (*followers, evaluation):
-            record |= callback.remembered()
-        return record
-
-    evaluations = group.coordinate(
-        "records", len(reporting.recorder.of("eval")), lambda counts: counts[0]
-    )
-    evaluation = Evaluation(
-        experiment,
-        selection,
-        checkpoints,
-        meta,
-        reporting,
-        is_first=begin.step == 0 or not evaluations,
-        alone=group.alone,
-        followers=tuple(followers),
-    )
-    return [
-        evaluation,
-        Interruption(interrupt, begin.step, group),
-        Saving(experiment, checkpoints, selection, meta, reporting),
-    ]
 
 
 def _trainer(

@@ -6,23 +6,20 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from flaxformer_lite.checkpoints.manager import first_line
 from flaxformer_lite.checkpoints.mirror import open_mirror, place_of
 from flaxformer_lite.checkpoints.workdir import newest_first
 from flaxformer_lite.config import ExperimentConfig
-from flaxformer_lite.model_folder import on_disk
 from flaxformer_lite.pretrained.load import NAMED_HEADS
 from flaxformer_lite.runs.callbacks.tracking import check_installed
 from flaxformer_lite.runs.experiment import Experiment
 from flaxformer_lite.runs.interrupt import Interrupt
 from flaxformer_lite.runs.loop import RunFiles, RunResult, train_experiment
 from flaxformer_lite.runs.report.clock import Clock
-from flaxformer_lite.runs.report.model_card import CardSource, make_card, write_card
+from flaxformer_lite.runs.report.model_card import CardSource, add_card
 from flaxformer_lite.runs.start.adopt import read_experiment
 from flaxformer_lite.runs.start.preflight import data_facts, lock_workdir, program_facts
 from flaxformer_lite.runs.start.setup import prepare_experiment
 from flaxformer_lite.runtime.processes import ALONE, Processes
-from flaxformer_lite.storage import hub
 from flaxformer_lite.training.state import param_count
 
 LOG = logging.getLogger("flaxformer_lite")
@@ -79,23 +76,11 @@ def run(
 
 def _write_card(experiment: Experiment, folder: Path, place: Path) -> None:
     """Writes the model card of the workdir, unless a person has changed it."""
-    model = experiment.cfg.model
-    begun = experiment.cfg.train.init_from
-    base = ""
-    if hub.is_hub(begun):
-        base = hub.name_of(begun)
+    cfg = experiment.cfg
     labels = ()
-    if model.head in NAMED_HEADS:
-        labels = experiment.cfg.objective.published_fields().get("labels", ())
-    try:
-        base_folder = None
-        if begun:
-            base_folder = on_disk(begun, weights=False)
-        source = CardSource(
-            base, base_folder, folder, labels, "flaxformer_lite", allow_plugins=True
-        )
-        program = experiment.program
-        count = param_count(program.models.own_params(program.target.params))
-        write_card(folder, make_card(str(place), model, count, source))
-    except Exception as error:  # the run has ended well
-        LOG.warning("%s: no model card (%s)", place, first_line(error))
+    if cfg.model.head in NAMED_HEADS:
+        labels = cfg.objective.published_fields().get("labels", ())
+    source = CardSource(run=folder, labels=labels, kind="flaxformer_lite", allow_plugins=True)
+    program = experiment.program
+    count = param_count(program.models.own_params(program.target.params))
+    add_card(folder, str(place), cfg.model, count, cfg.train.init_from, source, LOG.warning)

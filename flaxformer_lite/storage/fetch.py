@@ -6,7 +6,7 @@ from pathlib import Path
 
 from flaxformer_lite.files.home import expand_home
 from flaxformer_lite.storage import content_cache, remote
-from flaxformer_lite.storage.stores import is_url, name_copy
+from flaxformer_lite.storage.stores import is_url
 
 
 def on_disk(path: str | Path, choose: Callable[[list[str]], list[str]] = list) -> Path:
@@ -39,8 +39,7 @@ def on_disk(path: str | Path, choose: Callable[[list[str]], list[str]] = list) -
 
     versions = [(str(file), file.size, file.version) for file in files.values()]
     digest = hashlib.sha256(f"{versions}".encode())
-    name = f"{url.rpartition('/')[2]}-{digest.hexdigest()[:16]}"
-    folder = content_cache.folder(content_cache.local(url) / "fetched", name, write)
-    copy = folder / single.name if single else folder
-    name_copy(copy, url)
-    return copy
+    above, _, last = url.replace("://", "/").rpartition("/")  # so that errors name the address
+    root = content_cache.local(url) / "fetched" / above
+    folder = content_cache.folder(root, f"{last}-{digest.hexdigest()[:16]}", write)
+    return folder / single.name if single else folder

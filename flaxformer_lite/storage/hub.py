@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from flaxformer_lite.config.rules import DATASET, HUB, is_model_place
 from flaxformer_lite.files.read import Json, quote_value
-from flaxformer_lite.storage.stores import StorageError, name_copy
+from flaxformer_lite.storage.stores import StorageError
 
 LOG = logging.getLogger("flaxformer_lite")
 LOGIN = "set HF_TOKEN, or log in: hf auth login"
@@ -197,7 +197,6 @@ def download(snapshot: Snapshot, files: list[str], revision: str | None = None) 
             _check_digest(folder / file, f"{snapshot.address}/{file}")
     elif not all((folder / file).is_file() for file in files):
         refuse_cached(snapshot)
-    name_copy(folder, snapshot.address)
     return folder
 
 

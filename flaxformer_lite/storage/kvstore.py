@@ -125,7 +125,7 @@ def explain_errors(url: str, *, content: bool = False) -> Iterator[None]:
         message = re.split(r"\[(?:http_response|source loc)", str(error))[0]
         reason = " ".join(message.split())[:200]
         if REFUSED.search(str(error)):
-            raise stores.forbidden(url, reason) from error
+            raise stores.unusable(url, reason, denied=True) from error
         if content and not UNREACHED.search(str(error)):
             raise
         if NO_BUCKET.search(reason):

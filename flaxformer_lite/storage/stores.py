@@ -9,6 +9,7 @@ import functools
 import importlib
 import os
 import re
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -30,23 +31,19 @@ PATIENCE = datetime.timedelta(seconds=80)  # from a request to its last retry
 PAUSE = datetime.timedelta(milliseconds=300)
 LONGEST_PAUSE = datetime.timedelta(seconds=20)
 TIMEOUTS = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "120s"}
-METADATA = "169.254."  # addresses from which machines of Google and Amazon get credentials
+METADATA = ("169.254.169.254", 80)  # where machines of Google and Amazon get credentials
+METADATA_SECONDS = 1.0  # to connect to it
 LOGIN = {
     "gs": "gcloud auth application-default login",
     "s3": "aws configure and pip install boto3, or AWS_ACCESS_KEY_ID",
 }
-# Signs that there may be credentials: environment variables, a file, the vendor of the machine.
+# Where there may be credentials: environment variables, and a file.
 VARIABLES = {
-    "gs": (
-        "GOOGLE_APPLICATION_|CLOUDSDK_CONFIG|STORAGE_EMULATOR_HOST|KUBERNETES_|CLOUD_RUN_|GCE_META"
-    ),
-    "s3": "AWS_(ACCESS_|PROFILE|WEB_|CONTAINER_|SHARED_|CONFIG_)|KUBERNETES_",
+    "gs": ("GOOGLE_APPLICATION_", "CLOUDSDK_CONFIG", "STORAGE_EMULATOR_HOST"),
+    "s3": ("AWS_ACCESS_", "AWS_PROFILE", "AWS_WEB_", "AWS_CONTAINER_", "AWS_SHARED_", "AWS_CONFIG"),
 }
 FILES = {"gs": "~/.config/gcloud/application_default_credentials.json", "s3": "~/.aws"}
-VENDORS = {"gs": "Google", "s3": "Amazon|Xen"}  # older machines of Amazon say Xen
-FETCH = "fetch it again"  # in errors about damaged files
-VENDOR = Path("/sys/class/dmi/id/sys_vendor")
-_url_of_copy: dict[str, str] = {}  # the address that each local copy was downloaded from
+ADDRESS = ".address"  # in the local copy of a run: where it was copied from
 
 
 class StorageError(ConfigError):
@@ -58,68 +55,43 @@ def is_url(path: object) -> bool:
     return str(path).startswith(tuple(f"{scheme}://" for scheme in STORES))
 
 
-def name_copy(folder: Path, url: str) -> None:
-    """Remembers the address that a folder was copied from."""
-    _url_of_copy[str(folder)] = url
-
-
 def address_of(path: str | Path) -> str:
-    """Returns the address in a store of an address or of a local copy; "" for other paths."""
-    url = _url_of_copy.get(str(path), str(path))
-    if is_url(url):
-        return url
-    return ""  # among them copies of the Hub's, which holds no checkpoints
-
-
-def restore_addresses(message: str) -> str:
-    """Replaces local cache paths in a message by their URLs.
-
-    A damaged copy of a model on the Hub is named too, as it stays in the Hub's cache.
-    """
-    for folder, url in _url_of_copy.items():
-        if folder in message and FETCH in message and url.startswith("hf://"):
-            repository = Path(folder).parents[1]  # above snapshots/COMMIT
-            message += f" Delete its copy first: {repository}"
-        message = message.replace(folder, url)
-    return message
+    """Returns the address in a store of an address or of a run's local copy; "" for others."""
+    if is_url(path):
+        return str(path)
+    file = Path(path, ADDRESS)
+    return file.read_text() if file.is_file() else ""
 
 
 def is_anonymous(url: str) -> bool:
     """Returns whether there are no credentials, so that only public objects can be read.
 
-    Neither client finds that out by itself: obstore would ask 169.254.169.254 for a token, and
-    fail.
+    Neither client finds that out by itself: obstore would ask 169.254.169.254 for a token, ten
+    times.
     """
     scheme = url[:2]
-    if any(re.match(VARIABLES[scheme], name) for name in os.environ):
+    if any(name.startswith(VARIABLES[scheme]) for name in os.environ):
         return False
-    if os.path.exists(os.path.expanduser(FILES[scheme])):
+    return not os.path.exists(os.path.expanduser(FILES[scheme])) and not _machine_has_credentials()
+
+
+@functools.cache
+def _machine_has_credentials() -> bool:
+    try:
+        socket.create_connection(METADATA, METADATA_SECONDS).close()
+    except OSError:
         return False
-    vendor = ""
-    if VENDOR.exists():
-        vendor = VENDOR.read_text()
-    return not re.match(VENDORS[scheme], vendor)
+    return True
 
 
-def forbidden(url: str, why: str) -> StorageError:
-    """Builds the error for a store that denies access."""
-    return StorageError(
-        f"{url}: access is forbidden ({why}); log in ({LOGIN[url[:2]]}), or ask the owner of the"
-        " bucket for access."
-    )
-
-
-def unusable(url: str, why: str) -> StorageError:
-    """Builds the error for a store that does not answer, or rejects a request."""
-    if is_anonymous(url):
-        return StorageError(
-            f"{url}: there are no credentials, and without them the store cannot be used ({why});"
-            f" log in: {LOGIN[url[:2]]}."
-        )
-    return StorageError(
-        f"{url}: the store cannot be used ({why}); check the network, and the endpoint if you have"
-        " set one; the same command continues."
-    )
+def unusable(url: str, why: str, *, denied: bool = False) -> StorageError:
+    """Builds the error for a store that does not answer, or refuses a request."""
+    way_out = "check the network, and the endpoint if you have set one; the same command continues"
+    if denied:
+        way_out = f"log in ({LOGIN[url[:2]]}), or ask the owner of the bucket for access"
+    elif is_anonymous(url):
+        way_out = f"there are no credentials; log in ({LOGIN[url[:2]]})"
+    return StorageError(f"{url}: {why}; {way_out}.")
 
 
 def no_bucket(url: str) -> StorageError:
@@ -179,12 +151,9 @@ def open_bucket(url: str) -> Iterator[tuple["ObjectStore", str]]:
         # The errors of listings have no type of their own (obstore 0.12).
         if "status code: 404" in why:
             raise FileNotFoundError(url) from None
-        if METADATA in why:
-            raise forbidden(url, "no credentials were found") from error
-        denied = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
-        if isinstance(error, denied) or re.search("status code: 40[13]", why):
-            raise forbidden(url, why) from error
-        raise unusable(url, why) from error
+        kinds = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
+        denied = isinstance(error, kinds) or re.search("status code: 40[13]", why) is not None
+        raise unusable(url, why, denied=denied) from error
 
 
 def _first_sentence(error: BaseException) -> str:

@@ -156,3 +156,23 @@ def test_a_peer_that_fails_is_named_with_its_last_words(tmp_path):
     message = r"flaxformer_lite ended with 1; its last words:\n[^$]*num_heads=3"
     with pytest.raises(RuntimeError, match=message):
         run.measure(case, {table.OURS: 1}, {"": run.sys.executable}, tmp_path)
+
+
+def test_a_turn_of_training_is_the_mean_of_consecutive_steps_after_one_that_does_not_count(
+    monkeypatch,
+):
+    monkeypatch.setattr(run, "REST", 0)
+    taken = iter([9.0, 1.0, 2.0, 3.0, 7.0])
+
+    def ask(request):
+        if request == "matmul":
+            return {"value": {"seconds": 0.1}}
+        seconds = next(taken)
+        return {"seconds": seconds, "cpu_seconds": 2 * seconds, "peak_bytes": 5}
+
+    measured = run.Peer("ours", rounds=2)
+    monkeypatch.setattr(measured, "ask", ask)
+    measured.turn(trains=True)
+    measured.turn(trains=False)
+    due = [{"seconds": s, "cpu_seconds": 2 * s, "peak_bytes": 5} for s in (2.0, 7.0)]
+    assert measured.answers == due

@@ -105,7 +105,7 @@ def test_a_changed_content_is_found_by_its_digest_and_its_object_is_named(object
 
 def test_a_missing_object_is_damage_and_a_store_that_refuses_is_none(objects, bucket):
     bucket.fail(403, times=3, on="GET .*metadata")
-    said = r"access is forbidden .*(gcloud auth|aws configure).*bucket"
+    said = r"log in .*(gcloud auth|aws configure).*bucket"
     with pytest.raises(StorageError, match=said):
         restore(objects)
     bucket.faults.clear()

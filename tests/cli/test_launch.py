@@ -15,7 +15,6 @@ from flaxformer_lite.runs import run as runs
 from flaxformer_lite.runs.errors import RunError
 from flaxformer_lite.runtime import processes
 from flaxformer_lite.runtime.processes import ProcessError
-from flaxformer_lite.storage import stores
 from tests.training import tiny_runs
 
 
@@ -69,19 +68,6 @@ def test_every_end_has_its_exit_code(end, outcome, code, message):
 )
 def test_a_scheduler_can_tell_a_stopped_run_from_one_at_its_end(end, caught, code):
     assert end(caught, stopped_code=75) == (code, "")
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_one_of_several_processes_too_names_an_address_and_not_its_copy(end, count, monkeypatch):
-    class Group(processes.Processes):
-        def fail(self, message, code):
-            print(f"error: {message}", file=sys.stderr)
-            sys.exit(code)
-
-    monkeypatch.setattr(launch, "join", lambda **_: Group(count=count))
-    monkeypatch.setitem(stores._url_of_copy, "/tmp/copy", "gs://b/run")
-    code, said = end(ConfigError("/tmp/copy/config.json is not JSON"))
-    assert (code, said) == (2, "error: gs://b/run/config.json is not JSON\n")
 
 
 def test_a_save_that_fails_with_a_lost_process_says_so_and_one_that_fails_by_itself_does_not():

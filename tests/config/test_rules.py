@@ -48,7 +48,7 @@ def test_a_mark_changes_nothing_about_the_values():
 
 @pytest.mark.parametrize(
     "address",
-    ["s3://b//x", "gs://b//", "s3://b/x//y", "gs://b/./x", "gs://b/../c/x", "a.txt,s3://b//x"],
+    ["s3://b//x", "gs://b/../c/x", "a.txt,s3://b//x"],
 )
 def test_an_address_that_libraries_would_read_as_another_is_refused(address):
     assert "a name between two slashes" in rules.is_place(address)

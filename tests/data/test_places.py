@@ -9,7 +9,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import source
 from flaxformer_lite.data.dataset import open_dataset
 from flaxformer_lite.data.places import Places
@@ -47,8 +46,7 @@ def test_pieces_of_jsonl_are_in_their_lines_and_held_out_lines_in_no_row(
         text = data.tokenizer.decode(held.ids[begin : end - 1])
         refused.add(str(documents.index(text) + 1))
     for wanted in refused:
-        with pytest.raises(ConfigError, match=r"--document=.*not in the training.* held out; name"):
-            where.rows(records, wanted)
+        assert not len(where.rows(records, wanted)), wanted
 
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "byte_bpe", "words"])
@@ -132,5 +130,4 @@ def test_examples_of_tasks_lead_to_rows_of_their_table_packed_or_not(experiment,
         assert re.findall(r"say (\d+)", text) == list(map(str, lines))
         for wanted in (str(lines[-1]), f"t.jsonl:{lines[-1]}"):
             assert where.rows(records, wanted).tolist() == [row]
-    with pytest.raises(ConfigError, match="held out; name a"):
-        where.rows(records, "no such words")
+    assert not len(where.rows(records, "no such words"))

@@ -220,11 +220,13 @@ def test_a_damaged_store_is_written_again(tmp_path, capsys):
 
 
 def test_small_files_are_not_kept_open(tmp_path):
+    columns = {"x": StoredColumn("uint8", ())}
     for size, is_mapped in ((store.MAX_READ_BYTES, False), (store.MAX_READ_BYTES + 1, True)):
-        np.arange(size, dtype=np.uint8).tofile(tmp_path / "values")
-        values = store.map_numbers(tmp_path / "values", np.uint8)
-        assert len(values) == size and not values.flags.writeable
-        assert isinstance(values.base, np.memmap) == is_mapped
+        numbers = np.arange(size).astype(np.uint8)
+        write = lambda writer, x=numbers: writer.append_joined("train", len(x), {"x": x}, {})  # noqa: E731
+        values = open_store(str(tmp_path), f"of-{size}", columns, [Part("0", write)]).values("x")
+        assert np.array_equal(values, numbers) and not values.flags.writeable
+        assert isinstance(values.base.base, np.memmap) == is_mapped
 
 
 def test_a_store_may_have_no_records(tmp_path):

@@ -19,7 +19,7 @@ from tests.models import tiny
 CASES = [
     {"family": "llama", "num_kv_heads": 1},  # the kernels of one size and of another
     {"family": "qwen2"},  # with biases
-    {"family": "gpt2"},  # without a gate
+    {"family": "gpt2", "share_layers": (0, 0)},  # without a gate
     {"family": "t5", "mlp": "gated"},  # cross-attention reads two inputs
     {"family": "llama", "dtype": "bfloat16", "param_dtype": "bfloat16"},
 ]

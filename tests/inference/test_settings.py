@@ -53,8 +53,6 @@ def test_a_decoder_without_a_start_begins_with_bos(tmp_path):
     "values",
     [
         {"encoder_no_repeat_ngram_size": 3},
-        {"bad_words_ids": [[1, 2]]},
-        {"do_sample": True, "typical_p": 0.9},
         {"num_beams": 2, "renormalize_logits": True},
     ],
 )
@@ -101,25 +99,15 @@ def test_numbers_of_numpy_and_lists_are_read():
     ("name", "value", "message"),
     [
         ("max_new_tokens", "5", r"max_new_tokens='5':.*number"),
-        ("max_new_tokens", 2.0, "must be a whole number"),
         ("max_new_tokens", "5" * 10**5, r"max_new_tokens='5{119}\.\.\.: must be a whole number"),
-        ("num_beams", True, "num_beams=True: must be a whole number"),
         ("temperature", float("nan"), "temperature=nan: must be a number"),
-        ("top_p", "0.9", "must be a number"),
-        ("repetition_penalty", float("inf"), "must be a number"),
-        ("eos_token_id", ["a"], "must be a whole number"),
         ("suppress_tokens", "a", "must be token ids"),
         ("stop_strings", [""], "must be texts"),
         ("early_stopping", "now", "True, False or 'never'"),
-        ("seed", 1.5, "must be a whole number"),
         ("do_sample", True, "temperature=1.0 is the model's own"),
         ("temperature", 1e-45, r"temperature=1e-45:.*least.*1e-30, or 0"),
         ("temperature", 1e300, r"temperature=1e\+300:.*most.*1e\+30"),
-        ("repetition_penalty", 1e-45, "must be at least 1e-30"),
-        ("length_penalty", -1e300, "must be at least -1e"),
         ("max_new_tokens", 10**12, r"max_new_tokens=1000000000000:.*most.*2147483647"),
-        ("min_new_tokens", 10**12, "must be at most 2147483647"),
-        ("num_beams", 10**6, "num_beams=1000000: must be at most 65536"),
     ],
 )
 def test_values_of_another_kind(name, value, message):

@@ -272,7 +272,7 @@ def test_its_template_travels_with_the_weights(run, tmp_path):
     config = importlib.import_module("configs.instruct").get_config()
     config.train.init_from = str(run[0])
     assert read_experiment(config).objective.template.endswith(PLAIN)
-    convert(str(run[0]), str(tmp_path / "out"), dtype=None, head=None, shard_size="1GB")
+    convert(str(run[0]), str(tmp_path / "out"), dtype=None, head=None)
     published = load_tokenizer(tmp_path / "out")
     assert published.chat_template == PLAIN
     task = Instruction()

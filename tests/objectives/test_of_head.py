@@ -4,7 +4,7 @@ import pytest
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import required_head
-from flaxformer_lite.objectives.of_head import OBJECTIVES, of_head
+from flaxformer_lite.runs.evaluate_file import OBJECTIVES, of_head
 
 
 @pytest.mark.parametrize("head", OBJECTIVES)

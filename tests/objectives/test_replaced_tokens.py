@@ -182,7 +182,7 @@ def test_a_workdir_is_the_discriminator_and_its_auxiliary_model_the_generator(be
         ("pretraining", model, params),
         ("masked_lm", other.model, other.params),
     ):
-        options = dict(dtype=None, head=None, shard_size="5GB", auxiliary=head == "masked_lm")
+        options = dict(dtype=None, head=None, auxiliary=head == "masked_lm")
         convert.convert(str(begun), str(tmp_path / head), **options)
         published, stored = load_pretrained(tmp_path / head)
         assert published.cfg.head == head

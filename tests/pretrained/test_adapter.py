@@ -169,7 +169,7 @@ def test_trained_rows_of_a_table_are_written_again_with_it(name, tmp_path):
     np.testing.assert_array_equal(logits_of(*again, base.name), logits_of(model, params, base.name))
 
 
-@pytest.mark.parametrize("numbers", [[5, 17], [5, 17, 1 << 20], {"other": [5, 17, 30]}, 3, ["5"]])
+@pytest.mark.parametrize("numbers", [[5, 17, 1 << 20], ["5"]])
 def test_rows_that_are_no_rows_of_the_table_are_rejected(numbers, tmp_path):
     shutil.copytree(ROOT / "adapters/llama_lm-tokens", tmp_path / "adapter")
     config = json.loads((tmp_path / "adapter" / CONFIG).read_text())

@@ -205,7 +205,7 @@ def test_headers(folder, what):
         load_pretrained(folder)
 
 
-@pytest.mark.parametrize("kept", [3, 500, 0.5, 0.999])
+@pytest.mark.parametrize("kept", [3, 0.999])
 def test_truncated(folder, kept):
     path = folder / "model.safetensors"
     data = path.read_bytes()

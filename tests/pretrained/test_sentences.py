@@ -205,7 +205,6 @@ def test_without_modules_vectors_are_means_of_any_length(tmp_path, caplog):
         ("2_Dense/config.json", {"use_residual": True}, "without a residual"),
         ("2_Dense/config.json", {"in_features": "16"}, "in_features='16': must be a whole number"),
         ("modules.json", {"path": "../x", "type": "a.Dense"}, "a folder in it"),
-        ("modules.json", {"path": "..", "type": "a.Dense"}, "a folder in it"),
         (
             "modules.json",
             {"path": "", "type": "a.Normalize"},

@@ -13,8 +13,8 @@ from flaxformer_lite import sharding
 from flaxformer_lite.analysis import recompiles
 from flaxformer_lite.config import MeshConfig
 from flaxformer_lite.data import dummy
-from flaxformer_lite.runs.start import init_per_leaf, initial_state as start
-from flaxformer_lite.runs.start.initial_state import initial_state
+from flaxformer_lite.runs.start import initial_state as start
+from flaxformer_lite.runs.start.initial_state import init_per_leaf, initial_state
 from flaxformer_lite.training import program
 from tests.marks import daily
 from tests.training import tiny_runs
@@ -22,7 +22,7 @@ from tests.training import tiny_runs
 
 @pytest.fixture(autouse=True)
 def as_in_a_run(monkeypatch):
-    monkeypatch.setattr(start, "init_per_leaf", init_per_leaf.init_per_leaf)
+    monkeypatch.setattr(start, "init_per_leaf", init_per_leaf)
 
 
 def build(folder, family, mesh=None, **model):
@@ -69,7 +69,7 @@ def test_a_deeper_model_compiles_no_more_programs(tmp_path, scan):
 def made_of(create, **options):
     traced, shapes = jax.make_jaxpr(create, return_shape=True)()
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    return init_per_leaf.init_per_leaf(traced, jax.tree.map(lambda _: here, shapes), **options)
+    return init_per_leaf(traced, jax.tree.map(lambda _: here, shapes), **options)
 
 
 def test_leaves_that_share_arithmetic_and_leaves_that_are_functions_of_drawn_ones():

@@ -369,7 +369,7 @@ class Heard(Callback):
 
 def test_a_callback_hears_all_that_the_run_does_in_order(cfg, tmp_path, monkeypatch, traced_once):
     heard = Heard()
-    monkeypatch.setattr(loop, "_other_callbacks", lambda *_, **__: [heard])
+    monkeypatch.setattr(loop, "Tracking", lambda *_: heard)
     flaxformer_lite.run(tiny_runs.steps(cfg, 4, checkpoint_every=2), tmp_path)
     two = [("done", 1), ("done", 2), ("train", 2)]
     four = [("done", 3), ("done", 4), ("train", 4)]
@@ -389,7 +389,7 @@ def test_a_callback_closes_after_an_error_and_ends_the_run_with_its_own(
             raise RunError("enough")
 
     heard = Refusing()
-    monkeypatch.setattr(loop, "_other_callbacks", lambda *_, **__: [heard])
+    monkeypatch.setattr(loop, "Tracking", lambda *_: heard)
     with pytest.raises(RunError, match="enough"):
         flaxformer_lite.run(tiny_runs.steps(cfg, 4), tmp_path)
     assert heard.calls[-1] == "close" and not list((tmp_path / "checkpoints").glob("4"))

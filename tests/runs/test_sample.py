@@ -4,7 +4,7 @@ import types
 
 import numpy as np
 
-from flaxformer_lite.runs.report.sample import choose_prompt
+from flaxformer_lite.runs.callbacks.evaluation import choose_prompt
 
 
 def test_the_prompt_is_the_half_example_of_the_most_usual_tokens():

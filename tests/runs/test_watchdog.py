@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from flaxformer_lite.runs.callbacks import watchdog
-from flaxformer_lite.runs.callbacks.watchdog import Watchdog
+from flaxformer_lite.runs.callbacks import ending
+from flaxformer_lite.runs.callbacks.ending import Watchdog
 from flaxformer_lite.runs.report.clock import Clock
 from tests.runs import launched
 
@@ -44,8 +44,8 @@ def timer(monkeypatch):
         now.limit = None
 
     fake = types.SimpleNamespace(dump_traceback_later=begin, cancel_dump_traceback_later=cancel)
-    monkeypatch.setattr(watchdog, "faulthandler", fake)
-    monkeypatch.setattr(watchdog, "time", types.SimpleNamespace(monotonic=lambda: now.seconds))
+    monkeypatch.setattr(ending, "faulthandler", fake)
+    monkeypatch.setattr(ending, "time", types.SimpleNamespace(monotonic=lambda: now.seconds))
     return now
 
 

@@ -89,7 +89,7 @@ def test_an_upload_that_is_interrupted_leaves_the_object_as_it_was(bucket, tmp_p
     monkeypatch.setattr(remote, "REQUEST_BYTES", 5 << 20)
     (tmp_path / "here").write_bytes(CONTENT * 400)
     bucket.fail(403, on="partNumber=2")
-    with pytest.raises(StorageError, match="half: access is forbidden"):
+    with pytest.raises(StorageError, match=r"half: .*403.*; log in"):
         remote.upload(tmp_path / "here", f"{bucket.url}/half")
     assert remote.find(f"{bucket.url}/half") is None
 
@@ -139,11 +139,11 @@ def test_what_stays_is_one_sentence(bucket):
     for status, message in (
         (
             503,
-            r"the store cannot be used \(.*after 9 retries.*503 Serv.*\); check the network, and",
+            r".*after 9 retries.*503 Serv.*; check the network, and",
         ),
-        (401, rf"access is forbidden \(.*401 Unauthorized\); {LOGIN}"),
-        (403, rf"access is forbidden \(.*\); {LOGIN}.*\), or ask"),
-        (418, r"the store cannot be used \(.*418 I'm a teapot\)"),
+        (401, rf".*401 Unauthorized; {LOGIN}"),
+        (403, rf".*; {LOGIN}.*\), or ask"),
+        (418, r".*418 I'm a teapot"),
     ):
         bucket.fail(status, times=1000)
         with pytest.raises(StorageError, match=f"bucket/s: {message}") as error:
@@ -165,7 +165,7 @@ def test_what_stays_is_one_sentence(bucket):
 def test_a_store_that_is_not_there_is_one_sentence(monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    said = r"the store cannot be used \(.*127.0.0.1.*after 9 retries.*error sending"
+    said = r".*127.0.0.1.*after 9 retries.*error sending"
     for variable, url in (("STORAGE_EMULATOR_HOST", "gs://b/a"), ("AWS_ENDPOINT_URL", "s3://b/a")):
         monkeypatch.setenv(variable, "http://127.0.0.1:9")
         with pytest.raises(StorageError, match=f"{url}: {said}"):
@@ -174,28 +174,21 @@ def test_a_store_that_is_not_there_is_one_sentence(monkeypatch):
 
 @pytest.mark.parametrize("look", [remote.find, lambda url: Versioned(url, "a").read()])
 def test_without_credentials_a_store_is_not_tried_for_long(look, monkeypatch, tmp_path):
-    monkeypatch.setattr(stores, "VENDOR", tmp_path / "none")
+    monkeypatch.setattr(stores, "_machine_has_credentials", lambda: False)
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9/other")
-    said = r"s3://bucket/a:.*no credentials.*used \(.*(after 1 retries|1 retry).*; log in: aws"
+    said = r"s3://bucket/a:.*(after 1 retries|1 retry).*no credentials; log in \(aws"
     with pytest.raises(StorageError, match=said):
         look("s3://bucket/a")
 
 
-MACHINES = [("s3://b", "Amazon EC2", False), ("s3://b", "Xen", False)]
-MACHINES += [("s3://b", "Google", True), ("gs://b", "Google", False)]
-
-
-@pytest.mark.parametrize(("url", "vendor", "anonymous"), MACHINES)
-def test_a_machine_of_the_stores_maker_may_have_credentials_of_its_own(
-    url, vendor, anonymous, monkeypatch, tmp_path
-):
-    monkeypatch.setattr(stores, "VENDOR", tmp_path / "sys_vendor")
-    stores.VENDOR.write_text(f"{vendor}\n")
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_machine_that_answers_for_credentials_is_asked_for_them(answers, monkeypatch, tmp_path):
+    monkeypatch.setattr(stores, "_machine_has_credentials", lambda: answers)
     monkeypatch.setattr(os, "environ", {"HOME": str(tmp_path)})
-    assert stores.is_anonymous(url) == anonymous
+    assert stores.is_anonymous("s3://b") == stores.is_anonymous("gs://b") == (not answers)
 
 
 def test_public_objects_are_read_without_credentials(s3, monkeypatch):
@@ -208,7 +201,7 @@ def test_public_objects_are_read_without_credentials(s3, monkeypatch):
     stores._client.cache_clear()
     assert remote.read(remote.find(f"{url}/config.json")) == b"{}"
     assert Objects(url).read("config.json") == b"{}"
-    said = r"bucket/public.*: access is forbidden .*; log in \(aws configure"
+    said = r"bucket/public.*; log in \(aws configure"
     for look in (lambda: remote.find(f"{url}/secret"), lambda: Objects(url).read("secret")):
         with pytest.raises(StorageError, match=said):
             look()
@@ -290,7 +283,7 @@ def test_names_that_would_lie_elsewhere_on_a_disk_are_refused(s3):
     key = {"Bucket": storage.BUCKET, "Key": "dots/../elsewhere"}
     client = boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"])
     client.put_object(**key, Body=b"1")
-    said = r'dots: the store cannot be used \(.*invalid path.*"\.\."'
+    said = r'dots: .*invalid path.*"\.\."'
     with pytest.raises(StorageError, match=said):
         remote.find_below(f"{s3.url}/dots")
     client.delete_object(**key)

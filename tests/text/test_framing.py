@@ -93,7 +93,9 @@ def test_training_has_the_special_tokens_that_the_folder_names():
 def test_documents_begin_and_end_as_the_tokenizer_frames_them(documents):
     dataset = open_dataset(experiment(documents))
     encode = read_tokenizer(FOLDER).encode  # transformers' ids, by the first test
-    assert read_documents(dataset.corpus) == {(*encode(text), EOS) for text in DOCUMENTS}
+    assert read_documents(dataset.sources[""].corpus) == {
+        (*encode(text), EOS) for text in DOCUMENTS
+    }
     # a document's first token of text is learned, given the token that begins it
     example = dataset.example(0, 0, 0)
     begins = example["inputs"]["input_ids"] == BOS
@@ -105,7 +107,9 @@ def test_documents_begin_with_nothing_if_the_page_says_so(documents):
     dataset = open_dataset(experiment(documents, frame="end"))
     usual = load(FOLDER, frame="end").eos_id
     assert usual == 3, "the usual spelling comes first, as before frames were read"
-    assert read_documents(dataset.corpus) == {(*bare(text), usual) for text in DOCUMENTS}
+    assert read_documents(dataset.sources[""].corpus) == {
+        (*bare(text), usual) for text in DOCUMENTS
+    }
 
 
 def test_an_encoder_adds_its_special_tokens_itself(documents):

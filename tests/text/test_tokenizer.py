@@ -228,8 +228,6 @@ INSERT = _replace({"Regex": "x*"}, "yy")  # between all characters
     "steps",
     [
         {"normalizer": {"type": "Sequence", "normalizers": [TENFOLD] * 3}},
-        {"normalizer": {"type": "Sequence", "normalizers": [INSERT] * 5}},
-        {"normalizer": {"type": "Prepend", "prepend": "x" * 1001}},
         {"decoder": {"type": "Sequence", "decoders": [TENFOLD] * 3}},
     ],
 )

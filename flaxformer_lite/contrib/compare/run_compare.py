@@ -21,7 +21,7 @@ from flaxformer_lite.objectives.base import Metric
 from flaxformer_lite.runs.report import metrics, page
 from flaxformer_lite.runs.report.chart import Line, draw_chart
 from flaxformer_lite.runs.start import resume
-from flaxformer_lite.storage.stores import restore_addresses
+from flaxformer_lite.storage.stores import address_of
 
 TEMPLATE = Path(__file__).with_name("compare.html")
 UNKNOWN = "-"
@@ -100,7 +100,7 @@ def read(folder: Path, given: Sequence[str], *, allow_plugins: bool = False) -> 
     for other in given:
         same_name += Path(other).resolve().name == name
     if same_name != 1:
-        name = restore_addresses(str(folder))
+        name = address_of(folder) or str(folder)
     return ComparedRun(
         name, cfg, str(read_object(folder / "config.json").get("tokenizer")), history, evaluations
     )

@@ -24,9 +24,9 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.inference.engine import is_encoder_decoder
 from flaxformer_lite.inference.generate import generate
 from flaxformer_lite.inference.own_model import wrap_module
+from flaxformer_lite.inference.prompts import ids_without_text, max_tokens
 from flaxformer_lite.inference.published import DRAWS
 from flaxformer_lite.inference.score import score
-from flaxformer_lite.inference.task import ids_without_text, max_tokens
 from flaxformer_lite.types import Params
 
 NEW_TOKENS = 256  # default of generate_until, if a task sets none

@@ -19,7 +19,7 @@ from flaxformer_lite.contrib.look.summary import Inside, look_inside
 from flaxformer_lite.files.publish import write_file
 from flaxformer_lite.inference.generate import generate
 from flaxformer_lite.inference.inside.lens import running_stacks
-from flaxformer_lite.inference.task import check_token_ids, max_tokens
+from flaxformer_lite.inference.prompts import check_token_ids, max_tokens
 from flaxformer_lite.model_folder import find_run_config
 
 TOP_K = 5  # tokens that the logit lens shows at each position

@@ -2,6 +2,7 @@
 
 import abc
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import jax
@@ -49,9 +50,13 @@ class WordWindows(Objective):
     shown = (Metric("loss", unit="nats per word and its noise"),)
 
     def plan_rows(
-        self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Tokenizer
+        self,
+        offsets: Mapping[str, np.ndarray],
+        length: int,
+        target_length: int,
+        tokenizer: Tokenizer,
     ) -> RowPlan:
-        return cut_windows(offsets, width=length, stride=length)
+        return cut_windows(offsets["ids"], width=length, stride=length)
 
     @abc.abstractmethod
     def weigh(self, contexts_T: np.ndarray) -> np.ndarray:

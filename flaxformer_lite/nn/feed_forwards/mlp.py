@@ -43,6 +43,7 @@ class MlpConfig(parts.FeedForwardConfig):
 
     name: ClassVar[str] = "mlp"
     low_precision: ClassVar[tuple[str, ...]] = ("matmul", "quantize")
+    outward: ClassVar[str] = "down"
     reads_one_token: ClassVar[bool] = True
 
     mlp_dim: Count = 0

@@ -87,6 +87,7 @@ class AttentionConfig(parts.MixerConfig):
 
     name: ClassVar[str] = "attention"
     low_precision: ClassVar[tuple[str, ...]] = ("matmul", "quantize", "cache")
+    outward: ClassVar[str] = "out"
 
     num_heads: rules.Size
     num_kv_heads: rules.Count = 0

@@ -4,21 +4,23 @@ Reference: Radford et al. 2018, "Improving Language Understanding by Generative 
 section 3.1.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
 
-from flaxformer_lite.config.rules import NotNegative, OneOf, Probability
+from flaxformer_lite.config.rules import OneOf
 from flaxformer_lite.objectives.row_plans import NUM_PLANS, RowPlan, cut_windows
 from flaxformer_lite.objectives.rows import Example, Rows, Tokenizer, next_tokens, row_ids
+from flaxformer_lite.objectives.sums import TokenLossOptions
 from flaxformer_lite.objectives.text.text_objective import TextObjective
 
 Documents = Annotated[str, OneOf(("apart", "joined"))]
 
 
 @dataclass(frozen=True, kw_only=True)
-class CausalLm(TextObjective):
+class CausalLm(TokenLossOptions, TextObjective):
     """Maximizes sum_t log P(x_t | x_<t), where x_<t is limited to the same document or the row.
 
     The tokens of all documents are concatenated and cut into rows of length + 1, with one token
@@ -28,23 +30,20 @@ class CausalLm(TextObjective):
     """
 
     documents: Documents = "apart"  # or joined
-    # factor on log(Z)^2, which keeps the scale of logits from drifting (PaLM: 1e-4)
-    z_loss: NotNegative = 0.0
-    label_smoothing: Probability = 0.0
 
     skeletons = ("decoder",)
     num_plans = NUM_PLANS
 
     def plan_rows(
         self,
-        offsets: np.ndarray,
+        offsets: Mapping[str, np.ndarray],
         length: int,
         target_length: int,
         tokenizer: Tokenizer,
         *,
         shift: float = 0.0,
     ) -> RowPlan:
-        return cut_windows(offsets, width=length + 1, stride=length, shift=shift)
+        return cut_windows(offsets["ids"], width=length + 1, stride=length, shift=shift)
 
     def make_example(self, records: Rows, index: int, rng: np.random.Generator) -> Example:
         """Returns inputs input_ids and, with documents apart, segment_ids, [T] int32.

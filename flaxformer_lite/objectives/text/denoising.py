@@ -1,6 +1,7 @@
 """The base of objectives that hide spans of text, which the target spells out."""
 
 import abc
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -71,7 +72,7 @@ class Denoising(TextObjective):
 
     def plan_rows(
         self,
-        offsets: np.ndarray,
+        offsets: Mapping[str, np.ndarray],
         length: int,
         target_length: int,
         tokenizer: Tokenizer,
@@ -86,7 +87,7 @@ class Denoising(TextObjective):
                 f"data.length={length}: a row has {spans} spans, but the vocabulary only"
                 f" {sentinels} sentinels; {self.fewer_spans}."
             )
-        plan = cut_documents(offsets, capacity, SHORTEST, shift)
+        plan = cut_documents(offsets["ids"], capacity, SHORTEST, shift)
         # No piece has 0 or 1 tokens; their rows are there so that a length is an index.
         sizes = np.asarray([(0, 0), (0, 0), *map(self.corrupted, range(SHORTEST, capacity + 1))])
         return share_rows(plan, sizes[plan.length], (length, target_length))

@@ -4,6 +4,7 @@ Reference: Hinton et al. 2015, "Distilling the Knowledge in a Neural Network", s
 (arXiv:1503.02531); Sanh et al. 2019, "DistilBERT", section 3 (arXiv:1910.01108).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -15,10 +16,8 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.config.rules import (
     ConfigError,
     ModelPlace,
-    NotNegative,
     OneOf,
     Positive,
-    Probability,
     Range,
 )
 from flaxformer_lite.nn.functions.losses import DeferredLogits, SoftTargets
@@ -26,7 +25,7 @@ from flaxformer_lite.objectives.auxiliary_model import AuxiliaryModel
 from flaxformer_lite.objectives.base import Metric
 from flaxformer_lite.objectives.row_plans import NUM_PLANS, RowPlan
 from flaxformer_lite.objectives.rows import Example, Rows, Tokenizer
-from flaxformer_lite.objectives.sums import LossSums, token_loss
+from flaxformer_lite.objectives.sums import LossSums, TokenLossOptions, token_loss
 from flaxformer_lite.objectives.text.causal_lm import CausalLm
 from flaxformer_lite.objectives.text.masked_lm import MaskedLm
 from flaxformer_lite.objectives.text.text_objective import TextObjective
@@ -43,7 +42,7 @@ class Taught(flax.struct.PyTreeNode):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Distillation(TextObjective):
+class Distillation(TokenLossOptions, TextObjective):
     """Minimizes `(1 - a) L + a t^2 KL(p || q)`.
 
     L is the loss of `task`; p and q are the distributions of teacher and student with logits
@@ -61,8 +60,6 @@ class Distillation(TextObjective):
     temperature: Positive = 2.0  # t
     # a; DistilBERT's is 5 / 7
     soft_weight: Annotated[float, Range(0, 1, "be between 0 and 1")] = 0.7
-    z_loss: NotNegative = 0.0
-    label_smoothing: Probability = 0.0
 
     num_plans = NUM_PLANS
     shown = (
@@ -93,7 +90,7 @@ class Distillation(TextObjective):
 
     def plan_rows(
         self,
-        offsets: np.ndarray,
+        offsets: Mapping[str, np.ndarray],
         length: int,
         target_length: int,
         tokenizer: Tokenizer,

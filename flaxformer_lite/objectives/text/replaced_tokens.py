@@ -9,6 +9,7 @@ DeBERTa using ELECTRA-Style Pre-Training with Gradient-Disentangled Embedding Sh
 """
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -19,13 +20,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.config import ModelConfig, check_family
-from flaxformer_lite.config.rules import ConfigError, NotNegative, OneOf, Probability, Range, Share
+from flaxformer_lite.config.rules import ConfigError, NotNegative, OneOf, Range, Share
 from flaxformer_lite.nn.functions.losses import DeferredLogits
 from flaxformer_lite.objectives.auxiliary_model import AuxiliaryModel
 from flaxformer_lite.objectives.base import Metric, Objective, score_metric
 from flaxformer_lite.objectives.row_plans import NUM_PLANS, RowPlan
 from flaxformer_lite.objectives.rows import Example, Rows, Tokenizer
-from flaxformer_lite.objectives.sums import LossSums, token_loss
+from flaxformer_lite.objectives.sums import LossSums, TokenLossOptions, token_loss
 from flaxformer_lite.objectives.text.masked_lm import MaskedLm
 from flaxformer_lite.types import Arrays
 
@@ -48,7 +49,7 @@ class Detection(flax.struct.PyTreeNode):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplacedTokens(Objective):
+class ReplacedTokens(TokenLossOptions, Objective):
     """Minimizes the generator's masked-LM loss plus the discriminator's weighted cross entropy.
 
     The first is -log p_G(x_t | masked x) over masked t. The second, times `detection_weight`, is
@@ -75,8 +76,6 @@ class ReplacedTokens(Objective):
     generator_layers: Scale = 1.0  # DeBERTaV3: half as many layers, of full size
     embeddings: Annotated[str, OneOf(SHARINGS)] = "joint"
     detection_weight: NotNegative = 50.0
-    z_loss: NotNegative = 0.0  # of the generator, as is label_smoothing
-    label_smoothing: Probability = 0.0
 
     head = "pretraining"
     needs = ("cls_id", "sep_id", "mask_id")
@@ -119,7 +118,7 @@ class ReplacedTokens(Objective):
 
     def plan_rows(
         self,
-        offsets: np.ndarray,
+        offsets: Mapping[str, np.ndarray],
         length: int,
         target_length: int,
         tokenizer: Tokenizer,

@@ -2,15 +2,17 @@
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import flaxformer_lite
 from flaxformer_lite.checkpoints import workdir
+from flaxformer_lite.checkpoints.manager import first_line
 from flaxformer_lite.config import ExperimentConfig, ModelConfig, plugin_name
 from flaxformer_lite.files.publish import write_file
 from flaxformer_lite.files.read import Json, read_bytes, read_object
+from flaxformer_lite.model_folder import on_disk
 from flaxformer_lite.objectives.tables.breakdown import cell_text
 from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.runs.report.page import render_template
@@ -124,6 +126,39 @@ def make_card(place: str, cfg: ModelConfig, count: int, source: CardSource) -> s
         run=_describe_run(source),
     )
     return f"{text}{MARK}{_digest(text)} -->\n"
+
+
+def add_card(
+    folder: Path,
+    place: str,
+    cfg: ModelConfig,
+    count: int,
+    begun: str,
+    source: CardSource,
+    notify: Callable[[str], None],
+) -> str:
+    """Writes the card of a model beside its files, and returns it.
+
+    One that fails is left out, as the files are worth more.
+
+    Args:
+      folder: where the files are.
+      place, cfg, count: as in `make_card`.
+      begun: the directory or address that the model was made from; "" for none.
+      source: what else is known.
+      notify: told why there is no card.
+    """
+    try:
+        if hub.is_hub(begun):
+            source = source._replace(base=hub.name_of(begun))
+        if begun and source.base_folder is None:
+            source = source._replace(base_folder=on_disk(begun, weights=False))
+        card = make_card(place, cfg, count, source)
+        write_card(folder, card)
+    except Exception as error:
+        notify(f"{place}: no model card ({first_line(error)})")
+        return ""
+    return card
 
 
 def write_card(folder: Path, card: str) -> bool:

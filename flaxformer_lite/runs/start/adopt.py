@@ -34,7 +34,6 @@ from flaxformer_lite.files.read import Json, parse_object
 from flaxformer_lite.model_details import load_sentence_layers, load_tokenizer, template_of
 from flaxformer_lite.model_folder import find_run_config, is_workdir, on_disk
 from flaxformer_lite.objectives.base import Objective
-from flaxformer_lite.objectives.text.masked_lm import MaskedLm
 from flaxformer_lite.open_model import open_pretrained
 from flaxformer_lite.pretrained import folder, hf_config
 from flaxformer_lite.pretrained.safetensors import WeightsError
@@ -92,56 +91,64 @@ def read_experiment(
         run = mirror.fetched(str(run))
     allowed = allow_plugins or page_plugins(config)
     begun = _begun(run, train.init_from, allowed)
+    objective = _objective_of(config)
     try:
-        if begun:
+        if begun:  # the directory that it began from may be gone
             model = begun.model
+            facts = _adopted(begun.objective)
         else:
             source = on_disk(train.init_from)
             model = _model_of(config, train.init_from, source, allowed)
+            facts = _facts(objective.adopts, train.init_from, source, allowed)
     except (WeightsError, StorageError) as error:
         raise ConfigError(f"train.init_from: {error}") from None
-    data = dict(config.get("data", {}))
     section = dict(config.get("model", {}))
-    tokenizer = dict(data.get("tokenizer", {}))
-    names_tokenizer = any(
-        name.startswith("data.tokenizer.") and name != "data.tokenizer.add" for name in given
-    )
-    if not tokenizer.get("path") and not names_tokenizer:
-        if begun and run:
-            tokenizer["path"] = _kept_tokenizer(begun, Path(run))
-        else:
-            tokenizer["path"] = tokenizer_of(train.init_from)
     requested = [name.removeprefix("model.") for name in given if name.startswith("model.")]
     _check(train.init_from, model, section, requested)
     if not begun and "decoder_start_token_id" not in requested:
         _check_start(train.init_from, model)
+    data = dict(config.get("data", {}))
+    tokenizer = dict(data.get("tokenizer", {}))
+    if not tokenizer.get("path") and not _names_tokenizer(given):
+        if begun and run:
+            tokenizer["path"] = _kept_tokenizer(begun, Path(run))
+        else:
+            tokenizer["path"] = tokenizer_of(train.init_from)
+    if not begun:
+        model = _with_room(model, tokenizer)
+    values = {
+        **config,
+        "model": _merged(model, section, requested),
+        "objective": to_config_dict(_Section(objective=objective.adopt(facts)))["objective"],
+        "data": {**data, "tokenizer": tokenizer},
+    }
+    cfg = from_config_dict(ExperimentConfig, values)
+    return dataclasses.replace(cfg, allow_plugins=allow_plugins)
+
+
+def _names_tokenizer(given: Collection[str]) -> bool:
+    """Returns whether the command line names a tokenizer, not only tokens to add to one."""
+    fields = [name for name in given if name.startswith("data.tokenizer.")]
+    return any(name != "data.tokenizer.add" for name in fields)
+
+
+def _with_room(model: ModelConfig, tokenizer: Json) -> ModelConfig:
+    """Returns a model with room for the tokens that are added to its tokenizer."""
+    if not tokenizer.get("add") or not tokenizer.get("path"):
+        return model
+    chosen = from_config_dict(TokenizerConfig, tokenizer, "config.data.tokenizer")
+    grown = open_tokenizer(chosen.path, chosen.add, chosen.frame)
+    return dataclasses.replace(model, vocab_size=max(model.vocab_size, grown.vocab_size))
+
+
+def _merged(model: ModelConfig, section: Json, requested: Collection[str]) -> Json:
+    """Returns the fields of the directory's model, with those that the config's section keeps."""
     merged = to_config_dict(model).to_dict()
     kept = {*OWN, *({*TASK_FIELDS, "max_length"} & {*requested})}
     for part in ("mixer", "feed_forward"):
         if section.get(part, {}).get("name"):  # it wraps the model's
             kept.add(part)
-    for name in section:
-        if name in kept:
-            merged[name] = section[name]
-    if tokenizer.get("add") and tokenizer.get("path") and not begun:
-        chosen = from_config_dict(TokenizerConfig, tokenizer, "config.data.tokenizer")
-        grown = open_tokenizer(chosen.path, chosen.add, chosen.frame)
-        merged["vocab_size"] = max(model.vocab_size, grown.vocab_size)
-    objective = _objective_of(config)
-    # the directory that a run began from may be gone
-    if begun:
-        facts = _adopted(begun.objective)
-    else:
-        facts = _facts(objective.adopts, train.init_from, source, allowed)
-    adopted = _Section(objective=objective.adopt(facts))
-    values = {
-        **config,
-        "model": merged,
-        "objective": to_config_dict(adopted)["objective"],
-        "data": {**data, "tokenizer": tokenizer},
-    }
-    cfg = from_config_dict(ExperimentConfig, values)
-    return dataclasses.replace(cfg, allow_plugins=allow_plugins)
+    return merged | {name: value for name, value in section.items() if name in kept}
 
 
 def _objective_of(config: ConfigDict) -> Objective:
@@ -279,7 +286,7 @@ def _model_of(
         return open_pretrained(path, head or None, family=named, new_head=objective.new_head)[0].cfg
     except (ConfigError, WeightsError) as error:
         hint = ""
-        if isinstance(objective, MaskedLm) and objective.pairs != "none":
+        if plugin_name(objective) == "masked_lm" and head == "pretraining":
             hint = " --config.objective.pairs=none trains the masked-LM head alone."
         raise ConfigError(
             f"{where}: {plugin_name(objective)} as configured trains the head {head!r}:"

@@ -75,13 +75,12 @@ def describe_data(
         source = f"{cfg.data.path}: {corpus.source.kinds()}"
     train = corpus.tokens["train"]
     held = corpus.tokens["eval"]
-    share = len(held.ids) / (len(held.ids) + len(train.ids))
-    documents = (len(held.offsets) - 1) // len(corpus.source.fields)
+    share = held.num_tokens / (held.num_tokens + train.num_tokens)
     path = ""
     if cfg.data.eval_path:
         path = f"{cfg.data.eval_path}: "
     held_out = (
-        f"{path}{eval_data.num_examples:,} examples, of {documents:,} documents:"
+        f"{path}{eval_data.num_examples:,} examples, of {len(held):,} documents:"
         f" {share:.1%} of the tokens"
     )
     rows = [

@@ -82,7 +82,7 @@ def test_commands_take_static_embeddings(name, tmp_path, capsys, refusal):
     table = tmp_path / "pairs.csv"
     table.write_text(f"anchor,positive,score\n{texts[0]},{texts[1]},1\n{texts[1]},{texts[4]},0.5\n")
     model = f"--model={ROOT / name}"
-    main(["evaluate", model, f"--data={table}", f"--output={tmp_path / 'out.jsonl'}"])
+    main(["predict", model, f"--data={table}", f"--output={tmp_path / 'out.jsonl'}"])
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     due = [vectors[0] @ vectors[1], vectors[1] @ vectors[4]]
     np.testing.assert_allclose([row["similarity"] for row in rows], due, atol=1e-6)
