@@ -109,7 +109,7 @@ def fill(args: argparse.Namespace, versions: dict[str, str]) -> dict[str, dict[s
     """
     cells: dict[str, dict[str, Cell]] = {}
     for kind in KINDS:
-        for at in sorted((args.folder / "ours" / kind).glob("*/")):
+        for at in sorted((args.folder / "ours" / kind).glob("[!.]*/")):
             row = {name: compare(args.folder, name, kind, at.name) for name in versions}
             cells[f"{kind}/{at.name}"] = row
     for name in versions:

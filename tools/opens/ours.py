@@ -10,10 +10,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import flax.linen as nn
+import jax
 import numpy as np
 
 from flaxformer_lite import generate, load_pretrained, load_tokenizer
-from flaxformer_lite.cli.convert import convert
+from flaxformer_lite.__main__ import main as command
 from flaxformer_lite.inference.published import read_settings
 from flaxformer_lite.pretrained import chat
 from tools.opens.asked import CHAT, NEW_TOKENS, TEXTS
@@ -26,7 +28,7 @@ def write(kind: str, source: Path, folder: Path) -> None:
         return
     if not folder.exists():
         with contextlib.redirect_stdout(sys.stderr):
-            convert(str(source), str(folder), dtype=None, head=None, shard_size="5GB")
+            command(["convert", str(source), str(folder)])
     expect(kind, folder)
 
 
@@ -36,24 +38,38 @@ def expect(kind: str, folder: Path) -> None:
     tokenizer = load_tokenizer(folder)
     found: dict[str, Any] = {"ids": [tokenizer.encode(text) for text in TEXTS]}
     arrays = {}
+    outputs = read_texts(model, params, found["ids"])
     if kind == "causal":
-        for number, ids in enumerate(found["ids"]):
-            logits = model.apply({"params": params}, np.array([ids])).logits[0, -1]
-            arrays[f"logits/{number}"] = np.asarray(logits, np.float32)
+        for number, logits in enumerate(outputs):
+            arrays[f"logits/{number}"] = logits[-1]
         if tokenizer.chat_template:
             found["chat"] = chat.encode(tokenizer, CHAT, {})
-    if kind != "encoder":
+    if kind == "encoder":
+        for number, hidden in enumerate(outputs):
+            arrays[f"hidden/{number}"] = hidden
+    else:
         prompt = found["ids"][0]
         written = generate(model, params, [prompt], max_new_tokens=NEW_TOKENS, eos_token_id=())
         start = len(prompt) if kind == "causal" else 1
         found["greedy"] = written[0, start:].tolist()
         found["stops"] = stops(folder)
-    if kind == "encoder":
-        for number, ids in enumerate(found["ids"]):
-            hidden = model.apply({"params": params}, np.array([ids])).last_hidden_state
-            arrays[f"hidden/{number}"] = np.asarray(hidden[0], np.float32)
     folder.with_suffix(".json").write_text(json.dumps(found))
     np.savez(folder.with_suffix(".npz"), **arrays)
+
+
+def read_texts(model: nn.Module, params: dict, texts: list[list[int]]) -> list[np.ndarray]:
+    """Returns logits [T, V] of a decoder, or hidden states [T, D] of an encoder, of each text."""
+    ids = np.zeros((len(texts), max(map(len, texts))), np.int32)
+    for row, text in enumerate(texts):
+        ids[row, : len(text)] = text
+    mask = np.asarray([[at < len(text) for at in range(ids.shape[1])] for text in texts])
+    if model.cfg.skeleton == "encoder_decoder":
+        return []
+    output = jax.jit(model.apply)({"params": params}, ids, attention_mask=mask)
+    values = output.last_hidden_state if output.logits is None else output.logits
+    return [
+        np.asarray(row[: len(text)], np.float32) for row, text in zip(values, texts, strict=True)
+    ]
 
 
 def stops(folder: Path) -> list[int]:

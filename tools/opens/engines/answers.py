@@ -40,7 +40,7 @@ def answer(
     only = sys.argv[2].split(",") if len(sys.argv) > 2 and sys.argv[2] else []
     written_by = sys.argv[3] if len(sys.argv) > 3 else "ours"
     for kind in kinds:
-        for folder in sorted((root / written_by / kind).glob("*/")):
+        for folder in sorted((root / written_by / kind).glob("[!.]*/")):
             if only and folder.name not in only:
                 continue
             try:
