@@ -16,15 +16,15 @@ CONTRIBUTING = (PACKAGE.parent / "CONTRIBUTING.md").read_text()
 LAYERS = (*re.split(r",\s+", ORDER.search(CONTRIBUTING)[1]), "__main__")
 # The files of the package that a file needs, also those that it imports only inside functions.
 MOST_FILES = {
-    "pretrained/load": 41,
+    "pretrained/load": 42,
     "inference/inside/capture": 33,
     "training/program": 42,
-    "open_model": 71,
-    "runs/trainer": 42,
-    "runs/loop": 138,
-    "embedder": 100,
-    "runs/run": 230,
-    "cli/train": 238,
+    "open_model": 72,
+    "runs/trainer": 40,
+    "runs/loop": 139,
+    "embedder": 101,
+    "runs/run": 232,
+    "cli/train": 240,
 }
 MOST_FAMILY_EDGES = 75  # imports of one family by another
 MOST_FAMILIES_OPENED = 4  # that opening a family runs, itself among them
@@ -32,8 +32,17 @@ MOST_CALLERS = {"is_url": 11, "is_workdir": 10}  # files that import it
 MOST_AUXILIARY = 40  # lines of the package outside the files of the auxiliary model
 MOST_FIELDS = 421  # of config records, each counted where it is declared
 MOST_ANY = 330  # annotations `Any` in the package
-# The record that a mesh implements, what differs by device, and the choice of an attention.
-KNOW_DEVICES = {"functions/sharding.py", "functions/tuning.py", "attentions/dispatch.py"}
+# The record that a mesh implements, what differs by device, what that is made of, and the choice of
+# an attention.
+KNOW_DEVICES = {
+    "functions/sharding.py",
+    "functions/device_ops.py",
+    "functions/tuning.py",
+    "attentions/dispatch.py",
+}
+MOST_DATA_FILES = 27
+MOST_DATA_FLOORS = 8
+MOST_DATA_LINES = 450  # of a file
 REGISTRY = ("registry.resolve", "registry.resolve_class", "registry.available")
 # A config's plug-in fields name files of the folders above it; what they hold is imported when a
 # config is read.
@@ -251,8 +260,21 @@ def test_few_files_tell_what_a_path_is(function):
     assert len(files) <= MOST_CALLERS[function], files
 
 
-def test_three_files_of_nn_know_kinds_of_devices():
+def test_four_files_of_nn_know_kinds_of_devices():
     """Equations read as mathematics: they ask for what they want to compute, by its name."""
     nn = PACKAGE / "nn"
     knowing = {path for path in nn.rglob("*.py") if DEVICE.search(path.read_text())}
     assert {str(path.relative_to(nn)) for path in knowing} == KNOW_DEVICES
+
+
+def test_the_data_path_has_few_files_and_floors():
+    files = {path for path in (PACKAGE / "data").glob("*.py") if path.name != "__init__.py"}
+
+    @functools.cache
+    def floor(path: Path) -> int:
+        below = {file_of(name) for name in imports(path.read_text())} & files - {path}
+        return 1 + max(map(floor, below), default=0)
+
+    assert len(files) <= MOST_DATA_FILES
+    assert max(map(floor, files)) <= MOST_DATA_FLOORS
+    assert max(len(path.read_text().splitlines()) for path in files) <= MOST_DATA_LINES

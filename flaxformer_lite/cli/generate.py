@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> None:
     if "num_assistant_tokens" in options and args.draft is None:
         raise ConfigError("--set num_assistant_tokens: needs a draft model; add --draft.")
     opened = open_named_model(args, folder=where)
-    opened = opened._replace(params=prepare_weights(opened.model, opened.params))
+    opened = opened._replace(params=dict(prepare_weights(opened.model, opened.params)))
     if opened.tokenizer.chat_template and not args.chat:
         print_notice(
             "this model has a chat template; --chat uses it, and without it the prompt is continued"

@@ -19,7 +19,6 @@ from flaxformer_lite.pretrained.folder import check_exists
 from flaxformer_lite.pretrained.sentences import SentenceLayers
 from flaxformer_lite.runtime.log import capture_logs
 from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
-from flaxformer_lite.types import Params
 
 # flags that `load_pretrained` takes as they are
 FLAGS = ("dtype", "family", "adapter", "base", "allow_plugins", "quantize", "matmul", "cache")
@@ -29,7 +28,7 @@ class Opened(NamedTuple):
     """A model, its parameters and its tokenizer, and the folder on this machine they are from."""
 
     model: nn.Module
-    params: Params
+    params: dict
     tokenizer: PublishedTokenizer
     folder: Path
 

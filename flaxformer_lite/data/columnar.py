@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     import pyarrow.parquet
 
 KINDS = (".parquet", ".arrow")
-BATCH = 1024  # rows
-LONGEST = 1 << 24  # most bytes of a text and values of a list, the limit of a line of jsonl
-HELD = 1 << 26  # bytes of texts converted to Python objects at a time
-UNPACKED = 1 << 28  # bytes to which a row group or batch may be unpacked
+BATCH_ROWS = 1024
+MAX_VALUE_BYTES = 1 << 24  # most bytes of a text and values of a list, the limit of a line of jsonl
+MAX_HELD_BYTES = 1 << 26  # bytes of texts converted to Python objects at a time
+MAX_UNPACKED_BYTES = 1 << 28  # bytes to which a row group or batch may be unpacked
 Content = Path | Stream | bytes
-RATIO = 16  # and how much longer than its part of the file; texts compress to a third or a tenth
+# And how much longer than its part of the file; texts compress to a third or a tenth.
+MAX_UNPACKED_RATIO = 16
 # encodings that pyarrow does not read as a dictionary
 DIFFERENCES = {"DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"}
 
@@ -37,7 +38,8 @@ def rows(content: Content, where: str, kind: str, columns: Sequence[str] = ()) -
       columns: those to read; all by default, and where one of them is missing.
 
     Raises:
-      ConfigError: pyarrow is not installed, the file is damaged, or a text is longer than LONGEST.
+      ConfigError: pyarrow is not installed, the file is damaged, or a text is longer than
+        MAX_VALUE_BYTES.
     """
     with _arrow(where) as arrow:
         source = _source(arrow, content)
@@ -45,7 +47,7 @@ def rows(content: Content, where: str, kind: str, columns: Sequence[str] = ()) -
         for batch in read(arrow, source, columns, where):
             batch.validate(full=True)  # before Python follows the offsets of a damaged file
             widest = sum(_widest(arrow, column, where) for column in batch.columns)
-            step = max(1, min(BATCH, HELD // max(1, widest)))
+            step = max(1, min(BATCH_ROWS, MAX_HELD_BYTES // max(1, widest)))
             for at in range(0, batch.num_rows, step):
                 for row in _plain(arrow, batch.slice(at, step)).to_pylist():
                     yield {name: _own_keys(value) for name, value in row.items()}
@@ -93,14 +95,14 @@ def _parquet_batches(
     file = arrow.parquet.ParquetFile(
         source, metadata=metadata, read_dictionary=list(texts - by_differences)
     )
-    yield from file.iter_batches(BATCH, columns=wanted)
+    yield from file.iter_batches(BATCH_ROWS, columns=wanted)
 
 
 def _check_growth(packed: int, unpacked: int, where: str, way_out: str) -> None:
-    if unpacked > max(UNPACKED, RATIO * packed):
+    if unpacked > max(MAX_UNPACKED_BYTES, MAX_UNPACKED_RATIO * packed):
         raise ConfigError(
             f"{where}: {packed:,} bytes that are unpacked to {unpacked:,} at a time, where"
-            f" {UNPACKED >> 20} MiB are the most; write it anew {way_out}."
+            f" {MAX_UNPACKED_BYTES >> 20} MiB are the most; write it anew {way_out}."
         )
 
 
@@ -123,7 +125,7 @@ def _widest(arrow: ModuleType, values: "pyarrow.Array", where: str) -> int:
     """Returns a bound on the bytes of one row of an array.
 
     Raises:
-      ConfigError: a text or a list is longer than LONGEST.
+      ConfigError: a text or a list is longer than MAX_VALUE_BYTES.
     """
     kind = values.type
     types = arrow.types
@@ -143,9 +145,10 @@ def _widest(arrow: ModuleType, values: "pyarrow.Array", where: str) -> int:
 
 def _longest(arrow: ModuleType, lengths: "pyarrow.Array", where: str) -> int:
     longest = arrow.compute.max(lengths).as_py() or 0
-    if longest > LONGEST:
+    if longest > MAX_VALUE_BYTES:
         raise ConfigError(
-            f"{where}: a value of more than {LONGEST >> 20} MiB; cut its text into several rows."
+            f"{where}: a value of more than {MAX_VALUE_BYTES >> 20} MiB; cut its text into several"
+            " rows."
         )
     return longest
 

@@ -18,19 +18,14 @@ from flaxformer_lite.config import ConfigError, ExperimentConfig, plugin_name
 from flaxformer_lite.config.rules import DATASET
 from flaxformer_lite.data import find_files
 from flaxformer_lite.data.documents import open_corpus
-from flaxformer_lite.data.examples import (
-    open_labelled_stream,
-    open_records,
-    open_rows,
-    open_text_rows,
-)
 from flaxformer_lite.data.hub_dataset import list_splits
-from flaxformer_lite.data.mixing import Mixing, tag_source
-from flaxformer_lite.data.mixture import find_in_mixture, interleave, open_mixture
+from flaxformer_lite.data.mixing import Mixing, interleave, tag_source
 from flaxformer_lite.data.order import endless_finder
 from flaxformer_lite.data.padding import Buckets, Packer, columns_used, draw_batches, sides_of
-from flaxformer_lite.data.records import ConcatRecords, Stream
+from flaxformer_lite.data.records import ConcatRecords, Stream, find_in_mixture
 from flaxformer_lite.data.split import SPLITS
+from flaxformer_lite.data.table_examples import open_labelled_stream, open_rows
+from flaxformer_lite.data.text_examples import open_mixture, open_records, open_text_rows
 from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.objectives.rows import Example
 from flaxformer_lite.objectives.tables.task import Task
@@ -288,7 +283,7 @@ class Dataset:
     def order(self) -> np.ndarray:
         """The order of held-out examples: random but fixed, so any prefix is a fair sample."""
         if self.mixing:
-            return interleave(self.records)
+            return interleave(self.records.sizes)
         return np.random.default_rng(0).permutation(self.num_examples)
 
 

@@ -20,12 +20,12 @@ from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.storage import compressed, content_cache
 
 FORMAT = "1"  # increase when what is hashed changes
-MANY = 64  # hashes of more files are cached
-BLOCK = 1 << 20  # bytes read at a time
-LARGE = 1 << 22  # and hashes of more bytes; fewer are read in a moment
+FEW_FILES = 64  # hashes of more files are cached
+BYTES_AT_ONCE = 1 << 20  # bytes read at a time
+SMALL_BYTES = 1 << 22  # and hashes of more bytes; fewer are read in a moment
 NO_FILE = ("abc", "builtins", "typing", "__main__")  # modules of base classes that are not hashed
 SOURCES = ("data", "objectives", "text")  # what the records of rows depend on
-SETTLED = 10  # seconds after a change in which another one might have the same timestamp
+SETTLED_SECONDS = 10  # seconds after a change in which another one might have the same timestamp
 
 
 def digest_of(parts: object) -> str:
@@ -70,7 +70,7 @@ def hash_content(digest: "hashlib._Hash", file: Path, where: str) -> None:
       ConfigError: it cannot be read; names `where`.
     """
     with compressed.reading(file, where), open_regular(file) as stream:
-        for block in iter(lambda: stream.read(BLOCK), b""):
+        for block in iter(lambda: stream.read(BYTES_AT_ONCE), b""):
             digest.update(block)
 
 
@@ -98,8 +98,8 @@ def remembered(
         times = stat.st_mtime_ns, stat.st_ctime_ns
         line = [os.path.abspath(path), kind, stat.st_size, *times, stat.st_ino, stat.st_dev]
         listing.update(json.dumps(line).encode())
-    is_large = len(files) > MANY or size > LARGE
-    if not (root and is_large) or time.time() - newest < SETTLED:
+    is_large = len(files) > FEW_FILES or size > SMALL_BYTES
+    if not (root and is_large) or time.time() - newest < SETTLED_SECONDS:
         return compute(), size
 
     def write(folder: Path) -> None:

@@ -16,13 +16,13 @@ from typing import NamedTuple
 import numpy as np
 
 from flaxformer_lite.config import ConfigError, DataConfig, TokenizerConfig
-from flaxformer_lite.data import store, token_files
+from flaxformer_lite.data import store, store_writer, token_files
 from flaxformer_lite.data.digests import digest_of
 from flaxformer_lite.data.open_tokenizer import make_tokenizer, train_tokenizer
 from flaxformer_lite.data.records import Corpus, Tokens
 from flaxformer_lite.data.source import Source, open_text
 from flaxformer_lite.data.split import SPLITS, Split, split_of
-from flaxformer_lite.data.store import StoreWriter
+from flaxformer_lite.data.store_writer import StoreWriter
 from flaxformer_lite.objectives.rows import Record, StoredColumn
 from flaxformer_lite.runtime import progress
 from flaxformer_lite.storage import content_cache
@@ -166,15 +166,15 @@ def _tokenized(cfg: DataConfig, text: Text, chosen: Tokenizer, skeleton: str) ->
 
     parts = []
     if source.has_tokens:
-        parts.append(store.Part("tokens", copy_tokens))
+        parts.append(store_writer.Part("tokens", copy_tokens))
     else:
         for files in source.parts():
             share = sum(size for size, _ in source.stamps[files]) / source.size
             write = functools.partial(tokenize, files=files, share=share)
-            parts.append(store.Part(f"{files.start}-{files.stop}", write))
+            parts.append(store_writer.Part(f"{files.start}-{files.stop}", write))
     sides = sides_of(source)
     columns = {**dict.fromkeys(sides, StoredColumn("token")), **COLUMNS}
-    opened = store.open_store(cfg.cache, name, columns, parts, chosen.vocab_size)
+    opened = store_writer.open_store(cfg.cache, name, columns, parts, chosen.vocab_size)
     tokens = {split: Tokens(opened, split, sides) for split in SPLITS}
     for split, share in (("train", 1 - text.share), ("eval", text.share)):
         if share and not tokens[split].num_tokens:

@@ -13,7 +13,7 @@ from flaxformer_lite.data.mixing import tag_source
 from flaxformer_lite.data.open_tokenizer import open_tokenizer
 from flaxformer_lite.data.records import Records
 from flaxformer_lite.data.rows import keep_table
-from flaxformer_lite.data.store import Part, StoreWriter, build_store
+from flaxformer_lite.data.store_writer import Part, StoreWriter, build_store
 from flaxformer_lite.objectives.row_plans import RowPlan
 from flaxformer_lite.objectives.rows import Example, StoredColumn
 from flaxformer_lite.objectives.tables.task import Task

@@ -9,15 +9,18 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from flaxformer_lite.config import ConfigError, DataConfig, plugin_name
 from flaxformer_lite.data.digests import digest_of, is_cacheable, made_by
+from flaxformer_lite.data.open_tokenizer import train_tokenizer
 from flaxformer_lite.data.records import Records
 from flaxformer_lite.data.rows import Table, TableRows
-from flaxformer_lite.data.store import FORMAT, Part, StoreWriter, build_store, open_store
+from flaxformer_lite.data.store import FORMAT
+from flaxformer_lite.data.store_writer import Part, StoreWriter, build_store, open_store
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.objectives.rows import StoredColumn
 from flaxformer_lite.objectives.tables.task import Task
@@ -36,6 +39,7 @@ KEPT = {"row": StoredColumn("int64", ()), "cut": StoredColumn("int32", ())}
 COUNTED = ("cut", "dropped", "untaught")  # see Records
 HASH_BYTES = 8  # of the keys of texts
 MAX_TRIED_ROWS = 64  # rows that are tried with greater lengths, where none fits
+SAMPLED_ROWS = 1 << 12  # by which the characters of a table are estimated
 MAX_DOUBLINGS = 16  # of the length
 
 
@@ -158,6 +162,34 @@ def encode_rows(
         rows=rows,
     )
     return replace(records, sizes=_count_tokens(records, objective.stored))
+
+
+def train_table_tokenizer(cfg: DataConfig, read: Table, rows: TableRows) -> Path:
+    """Returns the folder of a tokenizer that is trained on the rows, unless it is cached."""
+
+    def sample(every: int) -> Iterator[str]:
+        with progress.working(f"training the {cfg.tokenizer.name} tokenizer"):
+            yield from _texts(rows.take(np.arange(0, len(rows), every)))
+
+    data: list[object] = ["labelled", read.fingerprint, cfg.columns]
+    return train_tokenizer(cfg, data, lambda: _characters(rows), sample)
+
+
+def _characters(rows: TableRows) -> float:
+    """Estimates the number of characters in the texts of all rows."""
+    sample = rows.take(np.arange(0, len(rows), max(1, len(rows) // SAMPLED_ROWS)))
+    return sum(map(len, _texts(sample))) / len(sample) * len(rows)
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Yields all texts within a value, without lone surrogates, which the task refuses by row."""
+    if isinstance(value, str):
+        yield value.encode(errors="ignore").decode()
+    elif isinstance(value, dict):
+        yield from _texts(list(value.values()))
+    elif isinstance(value, (list, tuple, TableRows)):
+        for inner in value:
+            yield from _texts(inner)
 
 
 def _count_tokens(records: Records, stored: Mapping[str, StoredColumn]) -> np.ndarray:

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data import columnar, hub_dataset
-from flaxformer_lite.data.row_files import READERS
+from flaxformer_lite.data import hub_dataset
 from flaxformer_lite.files.home import expand_home
 from flaxformer_lite.files.read import STREAM, read_object
 from flaxformer_lite.storage import compressed, hub, remote
@@ -32,9 +31,7 @@ CODE = (
 )
 SUFFIXES = frozenset(f"{PROSE} {CODE}".split())
 JSONL = (".jsonl", ".ndjson")
-TABLES = (".csv", ".tsv", *columnar.KINDS)  # whose rows are documents of a text
-KINDS = (*READERS, *columnar.KINDS)  # of the files of a table
-SHEETS = (".xlsx", ".xls", ".ods", ".numbers")
+TABLES = (".csv", ".tsv", *hub_dataset.COLUMNAR)  # whose rows are documents of a text
 # names of a split on the Hub and in a folder of `datasets`
 SPLITS = {
     "train": ("train", "training"),
@@ -80,25 +77,13 @@ def find_table(path: str, where: str, split: str) -> Found:
       where, split: as in `find_texts`; a folder of `datasets` may hold several splits, too.
 
     Raises:
-      ConfigError: there is no such file, or one of another kind.
+      ConfigError: there is no such file.
       StorageError: as in `find_texts`.
     """
     files: list[File] = []
     with _naming_field(where):
         for root in _roots(path, where, split):
             files += _table_of(on_disk(str(root), _of_datasets), where, split)
-    for file in files:
-        kind = compressed.kind(file)
-        if kind in SHEETS:
-            raise ConfigError(
-                f"{where}: a spreadsheet; save its sheet as 'CSV UTF-8' (File, Save As) and name"
-                " that file."
-            )
-        if kind not in KINDS:
-            raise ConfigError(
-                f"{where}: must be one of {', '.join(KINDS)}, or a folder of datasets'"
-                " save_to_disk."
-            )
     return Found(_distinct([files]))
 
 

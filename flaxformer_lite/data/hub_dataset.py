@@ -11,13 +11,13 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from flaxformer_lite.data.columnar import KINDS as COLUMNAR
 from flaxformer_lite.files.read import Json, read_object
 from flaxformer_lite.storage import compressed, content_cache, hub
 from flaxformer_lite.storage.hub import Snapshot
 from flaxformer_lite.storage.stores import StorageError
 
 CARD = "README.md"
+COLUMNAR = (".parquet", ".arrow")
 # A dataset is read from its files of the first of these kinds that it has.
 KINDS = (*COLUMNAR, ".jsonl", ".ndjson", ".csv", ".tsv")
 # Words in the names of files and folders, and the split that they say.

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
-from flaxformer_lite.config import DataConfig, TokenizerConfig
+from flaxformer_lite.config import ConfigError, DataConfig, ExperimentConfig, TokenizerConfig
 from flaxformer_lite.data.digests import digest_of
 from flaxformer_lite.storage import content_cache, fetch
 from flaxformer_lite.text import folder_rules, older_files, tokenizer, tokenizer_training
@@ -74,3 +74,22 @@ def train_tokenizer(
 
     digest = digest_of([*data, *cfg.tokenizer.training])
     return content_cache.folder(cfg.cache, f"tokenizer-{digest}", write)
+
+
+def check_vocabulary(cfg: ExperimentConfig, known: Tokenizer) -> None:
+    """Rejects a model whose vocabulary is smaller than its tokenizer's."""
+    used = known.vocab_size
+    published = cfg.train.init_from
+    if published and "sentinel_ids" not in cfg.objective.needs:
+        used = min((used, *known.sentinel_ids))  # published models other than T5 lack sentinels
+    if 0 < cfg.model.vocab_size < used:
+        way_out = "model.vocab_size=0 to follow it"
+        if published:
+            way_out = (
+                f"data.tokenizer.path to the tokenizer of {published}, or data.tokenizer.add to the"
+                " tokens that its table lacks, which get rows"
+            )
+        raise ConfigError(
+            f"model.vocab_size={cfg.model.vocab_size}: the tokenizer has {known.vocab_size}; set"
+            f" {way_out}."
+        )

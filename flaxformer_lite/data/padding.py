@@ -23,14 +23,15 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.objectives.rows import PACKING, Example
 from flaxformer_lite.types import Batch
 
-NARROWEST = 32  # fewest columns of a packed row
-MULTIPLE = 16  # widths of cut batches are multiples of this
-DRAWS = 200  # most random batches by which shapes are chosen
-TEXTS = 40_000  # most texts in these batches
-SHAPES = 4  # most shapes; a program is compiled for each
-GAIN = 0.06  # the share of the computation that a further shape must save
-SPARE = 0.1  # rows of the largest shape beyond the most that the random batches need, as a share
-WORTH = 0.9  # shapes must reduce the computation to this share of that with padding
+MIN_PACKED_COLUMNS = 32  # fewest columns of a packed row
+WIDTH_MULTIPLE = 16  # widths of cut batches are multiples of this
+MAX_DRAWN_BATCHES = 200  # most random batches by which shapes are chosen
+MAX_DRAWN_TEXTS = 40_000  # most texts in these batches
+MAX_SHAPES = 4  # most shapes; a program is compiled for each
+MIN_SHAPE_GAIN = 0.06  # the share of the computation that a further shape must save
+# Rows of the largest shape beyond the most that the random batches need, as a share.
+SPARE_ROWS_SHARE = 0.1
+MAX_COMPUTED_SHARE = 0.9  # shapes must reduce the computation to this share of that with padding
 # The width of a row at which attention costs about as much as the rest of a small model.
 COSTLY_WIDTH = 1024
 ENCODED = ("input_ids", "attention_mask", "token_type_ids", "segment_ids", "counts")
@@ -44,7 +45,7 @@ X = TypeVar("X", np.ndarray, jax.Array, jax.ShapeDtypeStruct)
 
 def draw_batches(examples: int, batch_size: int, texts: int) -> np.ndarray:
     """Returns the examples of some random batches, [batches, batch_size]."""
-    count = int(np.clip(TEXTS // (batch_size * texts), 16, DRAWS))
+    count = int(np.clip(MAX_DRAWN_TEXTS // (batch_size * texts), 16, MAX_DRAWN_BATCHES))
     # A fixed seed: all processes, and a resumed run, must choose the same shapes.
     return np.random.default_rng(0).integers(examples, size=(count, batch_size))
 
@@ -66,15 +67,15 @@ def _choose(costs: np.ndarray, padded: float) -> tuple[list[int], np.ndarray]:
     """
     chosen = [0]
     best = costs[:, 0]
-    while len(chosen) < SHAPES:
+    while len(chosen) < MAX_SHAPES:
         after = np.minimum(costs, best[:, None])
         choice = int(after.mean(axis=0).argmin())
-        if after[:, choice].mean() > best.mean() * (1 - GAIN):
+        if after[:, choice].mean() > best.mean() * (1 - MIN_SHAPE_GAIN):
             break
         chosen.append(choice)
         best = after[:, choice]
     taken = costs[:, chosen].argmin(axis=1)
-    if best.mean() > WORTH * padded:
+    if best.mean() > MAX_COMPUTED_SHARE * padded:
         return [], taken
     uses = np.bincount(taken, minlength=len(chosen))
     order = np.argsort(-uses, kind="stable")
@@ -188,7 +189,7 @@ class Packer:
           batches: the examples of some batches, [batches, batch_size].
         """
         widths = [self.length]
-        while widths[-1] % 2 == 0 and widths[-1] // 2 >= NARROWEST:
+        while widths[-1] % 2 == 0 and widths[-1] // 2 >= MIN_PACKED_COLUMNS:
             widths.append(widths[-1] // 2)
         sizes_SGN = np.stack([self._sizes(batch) for batch in batches])
         need_SW = np.zeros((len(batches), len(widths)))
@@ -196,7 +197,7 @@ class Packer:
             for place, width in enumerate(widths):
                 need_SW[number, place] = max(rows_needed(sizes, width) for sizes in sizes_GN)
         padded = Shape(sizes_SGN.shape[2], self.length)
-        most = int(np.ceil(need_SW[:, 0].max() * (1 + SPARE)))
+        most = int(np.ceil(need_SW[:, 0].max() * (1 + SPARE_ROWS_SHARE)))
         candidates = set()
         for width, need_S in zip(widths, need_SW.T, strict=True):
             for rows in need_S[np.isfinite(need_S)]:
@@ -317,7 +318,7 @@ class Buckets:
           batches: the examples of some batches, [batches, batch_size].
           multiple: a divisor of all widths.
         """
-        unit = int(np.lcm(MULTIPLE, multiple))
+        unit = int(np.lcm(WIDTH_MULTIPLE, multiple))
 
         def rounded(sizes: np.ndarray) -> np.ndarray:
             return np.minimum(np.maximum(-(-sizes // unit), 1) * unit, self.lengths)

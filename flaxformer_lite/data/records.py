@@ -2,6 +2,7 @@
 
 import functools
 import math
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from flaxformer_lite.data.mixing import Mixing
 from flaxformer_lite.data.order import endless_finder
 from flaxformer_lite.data.rows import Table, TableRows
 from flaxformer_lite.data.source import Source
@@ -267,9 +269,14 @@ class ConcatRecords:
         at = int(np.searchsorted(self.starts, row, side="right")) - 1
         return self.parts[at], row - int(self.starts[at])
 
+    @property
+    def sizes(self) -> list[int]:
+        """The number of rows of each source."""
+        return list(map(len, self.parts))
+
     @functools.cached_property
     def starts(self) -> np.ndarray:
-        return np.cumsum([0, *map(len, self.parts)])
+        return np.cumsum([0, *self.sizes])
 
     @functools.cached_property
     def counts(self) -> np.ndarray:
@@ -311,3 +318,24 @@ class Stream:
         """Plans the plans of the first `epochs` epochs now, while the disk has room."""
         for number in range(min(math.ceil(epochs), self.num_plans)):
             self.open_plan(number)
+
+
+def find_in_mixture(
+    sources: Mapping[str, Stream], mixing: Mixing, seed: int
+) -> Callable[[int], tuple[Records, int]]:
+    """Returns a function that finds row p of the stream.
+
+    It returns the records of the row's source, and the number of the row in them. Each source has
+    its own order, which does not change when other sources are added.
+    """
+    finders = []
+    for name, stream in sources.items():
+        # By name and not by number, so that other sources may come and go; not by hash(), which
+        # differs between processes.
+        finders.append(stream.finder((seed + zlib.crc32(name.encode())) % 2**32))
+
+    def find(position: int) -> tuple[Records, int]:
+        source, number = mixing.find(position)
+        return finders[source](number)
+
+    return find

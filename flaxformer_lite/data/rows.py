@@ -17,9 +17,10 @@ from typing import Any, overload
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data import digests, store
+from flaxformer_lite.data import digests, store, store_writer
 from flaxformer_lite.data.source import Source, SourceRow, open_source
-from flaxformer_lite.data.store import Part, StoreWriter, TokenStore
+from flaxformer_lite.data.store import TokenStore
+from flaxformer_lite.data.store_writer import Part, StoreWriter
 from flaxformer_lite.objectives.rows import ClassNames, Encoded, StoredColumn
 from flaxformer_lite.runtime import progress
 
@@ -250,9 +251,9 @@ def open_table(path: str, where: str, split: str = "train", *, root: str = "") -
         parts.append(Part(str(files.start), functools.partial(write, files)))
     if root and is_large:
         name = f"store-{digests.digest_of(['rows', FORMAT, store.FORMAT, source.fingerprint])}"
-        kept = store.open_store(root, name, COLUMNS, parts)
+        kept = store_writer.open_store(root, name, COLUMNS, parts)
     else:
-        kept = store.build_store(COLUMNS, parts)
+        kept = store_writer.build_store(COLUMNS, parts)
     if not len(kept):
         raise ConfigError(f"{where}: no rows in it.")
     names = {}
@@ -265,5 +266,5 @@ def open_table(path: str, where: str, split: str = "train", *, root: str = "") -
 def keep_table(rows: Iterable[TableRow], where: str = "") -> Table:
     """Keeps rows in memory as a table of one file."""
     placed = (SourceRow(0, number, row) for number, row in enumerate(rows, start=1))
-    kept = store.build_store(COLUMNS, [Part("0", functools.partial(write_rows, placed))])
+    kept = store_writer.build_store(COLUMNS, [Part("0", functools.partial(write_rows, placed))])
     return Table(Source(where, (Path(where or "rows"),)), TableRows(kept), "")

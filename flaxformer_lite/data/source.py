@@ -28,6 +28,8 @@ from flaxformer_lite.storage.compressed import File
 PART_BYTES = 1 << 28  # of neighboring files that one process reads at a time
 LONGEST = 1 << 24  # most bytes of a document of plain text
 NAMED = 3  # most files that a notice names
+KINDS = (*row_files.READERS, *columnar.KINDS)  # of the files of a table
+SHEETS = (".xlsx", ".xls", ".ods", ".numbers")
 CORPUS_FORMAT = "1"  # increase when an extraction in corpora.py changes
 
 
@@ -221,7 +223,24 @@ def open_source(
         found = find_texts(path, where, split, pairs=len(fields) > 1)
     else:
         found = find_table(path, where, split)
+        _check_kinds(found.files, where)
     return _opened(found, where, fields, root)
+
+
+def _check_kinds(files: Sequence[File], where: str) -> None:
+    """Rejects files that are read as no table."""
+    for file in files:
+        kind = compressed.kind(file)
+        if kind in SHEETS:
+            raise ConfigError(
+                f"{where}: a spreadsheet; save its sheet as 'CSV UTF-8' (File, Save As) and name"
+                " that file."
+            )
+        if kind not in KINDS:
+            raise ConfigError(
+                f"{where}: must be one of {', '.join(KINDS)}, or a folder of datasets'"
+                " save_to_disk."
+            )
 
 
 def open_text(cfg: DataConfig, fields: tuple[str, ...], split: str = "train") -> Source:

@@ -13,11 +13,12 @@ import numpy as np
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, DataConfig, plugin_name
-from flaxformer_lite.data import find_files, store
+from flaxformer_lite.data import find_files, store, store_writer
 from flaxformer_lite.data.digests import digest_of, is_cacheable, made_by
 from flaxformer_lite.data.rows import RoleRow, Table, TableRows, open_table
 from flaxformer_lite.data.split import SPLITS, hash_of, split_rows
-from flaxformer_lite.data.store import Part, StoreWriter, TokenStore
+from flaxformer_lite.data.store import TokenStore
+from flaxformer_lite.data.store_writer import Part, StoreWriter
 from flaxformer_lite.objectives.rows import StoredColumn
 from flaxformer_lite.objectives.tables.task import Column, Task, is_blank
 from flaxformer_lite.runtime import progress
@@ -222,9 +223,9 @@ def _choose(
     if table.is_stored and is_cacheable(task):
         made_from = [FORMAT, store.FORMAT, table.fingerprint, fraction, cfg.drop_incomplete, names]
         name = f"store-{digest_of(['chosen', *made_from, *made_by(task)])}"
-        chosen = store.open_store(cfg.cache, name, CHOSEN, [Part("0", write)])
+        chosen = store_writer.open_store(cfg.cache, name, CHOSEN, [Part("0", write)])
     else:
-        chosen = store.build_store(CHOSEN, [Part("0", write)])
+        chosen = store_writer.build_store(CHOSEN, [Part("0", write)])
     if not len(chosen):
         raise ConfigError(f"{table.where}: no row has all of {', '.join(names)}.")
     return chosen

@@ -13,7 +13,7 @@ import numpy as np
 
 WHOLE_DOCUMENTS = np.zeros(0, np.int64)  # `start` and `length` of a plan that cuts none
 NUM_PLANS = 16  # of a training text; epoch 16 takes the rows of epoch 0 again, in another order
-LONG = 8  # pieces of a document that can afford one more, for its cuts to move
+MANY_PIECES = 8  # pieces of a document that can afford one more, for its cuts to move
 
 
 class RowPlan(NamedTuple):
@@ -73,8 +73,8 @@ def cut_documents(offsets: np.ndarray, capacity: int, minimum: int, shift: float
     Pieces leave out the document's end-of-text token.
 
     With a shift only the pieces behind the first are equal. The first then has a length between the
-    shortest and the longest that add no piece; a document of LONG pieces or more takes another one
-    if this leaves little choice.
+    shortest and the longest that add no piece; a document of MANY_PIECES pieces or more takes
+    another one if this leaves little choice.
 
     Documents shorter than `minimum` are left out. Each row has one piece; `share_rows` joins rows.
     """
@@ -83,7 +83,7 @@ def cut_documents(offsets: np.ndarray, capacity: int, minimum: int, shift: float
     led = int(shift > 0)
     first = np.zeros_like(lengths)
     if led:
-        parts += (parts >= LONG) & (parts * capacity - lengths < capacity // 4)
+        parts += (parts >= MANY_PIECES) & (parts * capacity - lengths < capacity // 4)
         shortest = np.maximum(minimum, lengths - (parts - 1) * capacity)
         longest = np.minimum(capacity, lengths - (parts - 1) * minimum)
         first = np.where(

@@ -40,7 +40,7 @@ HEADER_LIMIT = 100_000_000  # bytes; the limit of the format
 MAX_TENSOR_SIZE = 2**60  # numbers and axes of a tensor, characters of its name
 MOST_AXES = 32  # numpy before 2.0 has no more
 LONGEST_NAME = 1000
-SAMPLED = 1000  # numbers of a tensor that are looked at for NaN
+SAMPLED_NUMBERS = 1000  # numbers of a tensor that are looked at for NaN
 
 
 class WeightsError(ValueError):
@@ -158,12 +158,12 @@ def save_file(
 
 
 def holds_nan(array: np.ndarray) -> bool:
-    """Returns whether some of about SAMPLED numbers spread over an array are NaN.
+    """Returns whether some of about SAMPLED_NUMBERS numbers spread over an array are NaN.
 
     A training that fails leaves whole tensors of NaN, and to look at all numbers takes as long as
     to write them.
     """
-    step = max(1, array.size // SAMPLED) | 1  # odd, or it would visit few columns
+    step = max(1, array.size // SAMPLED_NUMBERS) | 1  # odd, or it would visit few columns
     return bool(np.isnan(array.flat[::step].astype(np.float64)).any())
 
 

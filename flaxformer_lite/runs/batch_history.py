@@ -22,7 +22,7 @@ from flaxformer_lite.runs.experiment import RunData
 from flaxformer_lite.runs.report import metrics
 from flaxformer_lite.runtime.progress import count_progress
 
-COUNTED = 1 << 12  # positions between two updates of the progress bar
+POSITIONS_PER_UPDATE = 1 << 12  # positions between two updates of the progress bar
 Row = tuple[Records, int]  # the records, and the number of a row in them
 
 
@@ -102,8 +102,8 @@ class BatchHistory:
                 records, row = find(position)
                 if row in matches(records):
                     yield position // size + 1, position % size
-                if position % COUNTED == 0:
-                    advance(COUNTED)
+                if position % POSITIONS_PER_UPDATE == 0:
+                    advance(POSITIONS_PER_UPDATE)
 
     def _text(self, records: Records, row: int) -> str:
         if isinstance(self.data.objective, Task):

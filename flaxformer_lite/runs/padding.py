@@ -10,15 +10,15 @@ import jax
 from flaxformer_lite import registry
 from flaxformer_lite.config import ExperimentConfig, ModelConfig, plugin_name
 from flaxformer_lite.data.dataset import Dataset
-from flaxformer_lite.data.padding import MULTIPLE, Buckets, Packer
+from flaxformer_lite.data.padding import WIDTH_MULTIPLE, Buckets, Packer
 from flaxformer_lite.objectives.rows import PACKING
 from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.sharding.activations import num_batch_shards
 from flaxformer_lite.types import Batch, Params
 
 Packers = Mapping[str, Packer | Buckets | None]
-MUCH = 0.5  # share of padding from which on a notice is given
-ROUNDED = 8  # the notice recommends a multiple of this length
+PADDING_TO_NOTE = 0.5  # share of padding from which on a notice is given
+LENGTH_MULTIPLE = 8  # the notice recommends a multiple of this length
 
 
 def plan_packing(
@@ -135,7 +135,7 @@ def cutting_error(cfg: ModelConfig, model: nn.Module, length: int) -> str:
     if error:
         return error
     for name in cfg.mixer_names:
-        if ":" in name and _parameters(model, length) != _parameters(model, MULTIPLE):
+        if ":" in name and _parameters(model, length) != _parameters(model, WIDTH_MULTIPLE):
             return f"model.mixer.name={name} reads rows of one length only"
     return ""
 
@@ -172,8 +172,8 @@ def unpacked(batch: Batch) -> Batch:
 def _padding(train: Dataset, length: int, why: str) -> list[tuple[str, str]]:
     lengths = train.records.sizes[:, 0]
     share = 1 - lengths.mean() / train.records.length
-    if share < MUCH:
+    if share < PADDING_TO_NOTE:
         return []
-    longest = -(-int(lengths.max()) // ROUNDED) * ROUNDED
+    longest = -(-int(lengths.max()) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
     advice = f"; --config.data.length={longest} cuts no row" if longest < length else ""
     return [("notice", f"{share:.0%} of what is computed is padding, as {why}{advice}")]

@@ -25,7 +25,7 @@ SERVER_ERROR = 500  # statuses from here on may pass
 COMMIT = re.compile("[0-9a-f]{40}")
 # What the library raises on an answer that lacks a field, or has one of another type.
 MALFORMED = (ValueError, TypeError, KeyError, AttributeError, AssertionError)
-BLOCK = 1 << 20  # bytes that are read at once
+BYTES_AT_ONCE = 1 << 20  # bytes that are read at once
 OLD = ("model*.safetensors", "model.safetensors.index.json")  # replaced by a push
 
 
@@ -287,7 +287,7 @@ def _check_digest(file: Path, address: str) -> None:
             found = hashlib.sha1(f"blob {copy.stat().st_size}\0".encode())
         else:
             return
-        while block := content.read(BLOCK):
+        while block := content.read(BYTES_AT_ONCE):
             found.update(block)
     if found.hexdigest() == copy.name:
         return

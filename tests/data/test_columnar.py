@@ -42,7 +42,7 @@ def test_rows_are_those_of_the_table(kind, tmp_path, monkeypatch):
     table = pyarrow.table(KINDS)
     path = written(tmp_path / f"t{kind}", table)
     assert list(columnar.rows(path, "data.path", kind)) == table.to_pylist()
-    monkeypatch.setattr(columnar, "HELD", 2)  # one row at a time
+    monkeypatch.setattr(columnar, "MAX_HELD_BYTES", 2)  # one row at a time
     assert list(columnar.rows(path, "data.path", kind)) == table.to_pylist()
     chosen = list(columnar.rows(path, "data.path", kind, ("label",)))
     assert chosen == [{"label": label} for label in KINDS["label"]]
@@ -63,7 +63,7 @@ def test_each_flipped_bit_of_an_arrow_file_is_an_error_or_other_values(tmp_path)
 
 @pytest.mark.parametrize("kind", columnar.KINDS)
 def test_a_text_that_is_too_long_is_refused(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(columnar, "LONGEST", 1000)
+    monkeypatch.setattr(columnar, "MAX_VALUE_BYTES", 1000)
     fits = written(tmp_path / f"fits{kind}", pyarrow.table({"text": ["x" * 1000] * 30}))
     assert len(list(columnar.rows(fits, "data.path", kind))) == 30
     long = written(tmp_path / f"long{kind}", pyarrow.table({"text": ["x", "x" * 1001]}))
@@ -79,11 +79,11 @@ def test_equal_texts_of_parquet_are_held_once(tmp_path):
     for number, _ in enumerate(columnar.rows(path, "data.path", ".parquet")):
         if number % 500 == 0:
             held.append(pyarrow.total_allocated_bytes() - before)
-    assert max(held) < 2 * columnar.HELD  # the texts are 200 MB
+    assert max(held) < 2 * columnar.MAX_HELD_BYTES  # the texts are 200 MB
 
 
 def test_groups_of_parquet_that_unpack_to_more_than_the_memory_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(columnar, "UNPACKED", 1 << 18)
+    monkeypatch.setattr(columnar, "MAX_UNPACKED_BYTES", 1 << 18)
     texts = [f"{'x' * 10_000}{number}" for number in range(50)]  # 500 kB
     path = tmp_path / "t.parquet"
     options = {"compression": "zstd", "use_dictionary": False}
@@ -94,7 +94,7 @@ def test_groups_of_parquet_that_unpack_to_more_than_the_memory_are_refused(tmp_p
     assert [row["text"] for row in columnar.rows(path, "data.path", ".parquet")] == texts
     # what a text compresses to is read, as its file is as large
     parquet.write_table(pyarrow.table({"text": texts}), path, **options)
-    monkeypatch.setattr(columnar, "RATIO", 1e9)
+    monkeypatch.setattr(columnar, "MAX_UNPACKED_RATIO", 1e9)
     assert len(list(columnar.rows(path, "data.path", ".parquet"))) == 50
 
 
@@ -104,7 +104,7 @@ def test_groups_of_parquet_that_unpack_to_more_than_the_memory_are_refused(tmp_p
 def test_batches_of_arrow_that_unpack_to_more_than_the_memory_are_refused(
     compression, stream, content, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(columnar, "UNPACKED", 1 << 20)
+    monkeypatch.setattr(columnar, "MAX_UNPACKED_BYTES", 1 << 20)
     batch = pyarrow.table({"text": ["x" * 20_000] * 100, "label": ["a", "b"] * 50})
     coded = batch.set_column(1, "label", batch["label"].dictionary_encode())
     path = tmp_path / "t.arrow"
@@ -117,7 +117,7 @@ def test_batches_of_arrow_that_unpack_to_more_than_the_memory_are_refused(
     if compression:
         with pytest.raises(ConfigError, match=r"data.path: .* unpacked to 2,.*write it anew"):
             list(rows)
-        monkeypatch.setattr(columnar, "UNPACKED", 1 << 22)
+        monkeypatch.setattr(columnar, "MAX_UNPACKED_BYTES", 1 << 22)
         rows = columnar.rows(content(path), "data.path", ".arrow")
     assert list(rows) == batch.slice(0, 4).to_pylist() + batch.to_pylist()
 

@@ -27,7 +27,7 @@ def opened(folder):
 def test_files_that_have_not_changed_are_not_read_again(folder, monkeypatch):
     due = opened(folder)
     assert not (folder.parent / "cache").exists()  # they may change again in the same instant
-    monkeypatch.setattr(digests, "SETTLED", 0)
+    monkeypatch.setattr(digests, "SETTLED_SECONDS", 0)
     assert opened(folder) == due
     with monkeypatch.context() as patch:
         patch.setattr(source.compressed, "reading", None)  # no file is opened
@@ -41,8 +41,8 @@ def test_files_that_have_not_changed_are_not_read_again(folder, monkeypatch):
 
 def test_a_table_is_hashed_once(tmp_path, monkeypatch):
     (tmp_path / "t.csv").write_text("text,label\na,b\n")
-    monkeypatch.setattr(digests, "SETTLED", 0)
-    monkeypatch.setattr(digests, "LARGE", 0)
+    monkeypatch.setattr(digests, "SETTLED_SECONDS", 0)
+    monkeypatch.setattr(digests, "SMALL_BYTES", 0)
     due = open_table(str(tmp_path / "t.csv"), "here").fingerprint
     for _ in range(2):
         read = open_table(str(tmp_path / "t.csv"), "here", root=str(tmp_path / "cache"))

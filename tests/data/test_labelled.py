@@ -9,7 +9,7 @@ import pytest
 from flaxformer_lite.config import ConfigError, DataConfig, TokenizerConfig
 from flaxformer_lite.data import digests, encoding, open_tokenizer, rows as rows_of_tables
 from flaxformer_lite.data.dataset import Dataset
-from flaxformer_lite.data.examples import fingerprint_rows, open_labelled, open_rows
+from flaxformer_lite.data.table_examples import fingerprint_rows, open_labelled, open_rows
 from flaxformer_lite.objectives.rows import StoredColumn
 from flaxformer_lite.objectives.tables.classification import Classification
 from flaxformer_lite.objectives.tables.dpo import Dpo

@@ -9,7 +9,7 @@ import pytest
 
 from flaxformer_lite.config import ConfigError, DataConfig
 from flaxformer_lite.config.mixture import SourceConfig
-from flaxformer_lite.data import dummy, mixture
+from flaxformer_lite.data import dummy, mixing
 from flaxformer_lite.data.dataset import open_dataset
 from flaxformer_lite.objectives.rows import row_ids
 from flaxformer_lite.objectives.tables.task import Task
@@ -166,7 +166,7 @@ def test_a_source_reads_its_own_field_or_a_built_in_corpus(mixed, tmp_path):
     corpus = open_dataset(mixed(web={"text_field": "body"})).sources["web"].corpus
     assert corpus.tokenizer.decode(corpus.tokens["train"].ids[:4]) == "body"
     data = DataConfig(path="x", text_field="content")
-    section = mixture._section(data, SourceConfig(corpus="docstrings"))
+    section = mixing.data_of_source(data, SourceConfig(corpus="docstrings"))
     assert (section.path, section.corpus, section.text_field) == ("", "docstrings", "text")
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from flaxformer_lite.config import ConfigError, DataConfig, TokenizerConfig
 from flaxformer_lite.data import rows as rows_of_tables
-from flaxformer_lite.data.examples import open_labelled
 from flaxformer_lite.data.rows import open_table
+from flaxformer_lite.data.table_examples import open_labelled
 from flaxformer_lite.objectives.tables.classification import Classification
 from flaxformer_lite.objectives.tables.dpo import Dpo
 from flaxformer_lite.objectives.tables.tagging import Tagging

@@ -62,7 +62,7 @@ def read(path, fields=("text",)):
 @pytest.mark.parametrize("packed", PACKED)
 @pytest.mark.parametrize("name", FORMS)
 def test_every_form_reads_alike(tmp_path, name, packed, monkeypatch):
-    monkeypatch.setattr(columnar, "BATCH", 2)
+    monkeypatch.setattr(columnar, "BATCH_ROWS", 2)
     path = tmp_path / (name + packed)
     path.write_bytes(PACKED[packed](FORMS[name]))
     assert read(path) == DUE

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data import store
-from flaxformer_lite.data.store import Part, build_store, open_store
+from flaxformer_lite.data import store, store_writer
+from flaxformer_lite.data.store_writer import Part, build_store, open_store
 from flaxformer_lite.objectives.rows import StoredColumn
 from flaxformer_lite.storage import content_cache
 
@@ -80,8 +80,8 @@ def test_in_memory_and_mapped_are_the_same(tmp_path, monkeypatch):
     check(build_store(COLUMNS, parts(IN_PARTS)), counted=4)
     check(open_store(str(tmp_path), "small", COLUMNS, parts()))
     monkeypatch.setattr(store, "MAX_READ_BYTES", 0)
-    monkeypatch.setattr(store, "MAX_BUFFERED_BYTES", 8)
-    monkeypatch.setattr(store, "COPIED_BYTES", 64)
+    monkeypatch.setattr(store_writer, "MAX_BUFFERED_BYTES", 8)
+    monkeypatch.setattr(store_writer, "COPIED_BYTES", 64)
     check(open_store(str(tmp_path), "one", COLUMNS, parts()))
     check(open_store(str(tmp_path), "parts", COLUMNS, parts(IN_PARTS)), counted=4)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "parts", "small"]

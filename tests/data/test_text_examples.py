@@ -5,11 +5,11 @@ import pytest
 
 from flaxformer_lite.config import ConfigError, DataConfig
 from flaxformer_lite.config.mixture import SourceConfig
-from flaxformer_lite.data import documents as tokenizing, examples, open_tokenizer, source
+from flaxformer_lite.data import documents as tokenizing, open_tokenizer, source, text_examples
 from flaxformer_lite.data.dataset import open_dataset, open_text
 from flaxformer_lite.data.documents import open_corpus
-from flaxformer_lite.data.examples import open_records
 from flaxformer_lite.data.places import Places
+from flaxformer_lite.data.text_examples import open_records
 from flaxformer_lite.objectives.rows import row_ids
 from flaxformer_lite.text import tokenizer, tokenizer_training
 from flaxformer_lite.text.tokenizer import HuggingFace
@@ -128,7 +128,7 @@ def test_a_large_text_is_packed_in_ranges_of_its_documents(
         return list(zip(*(column.tolist() for column in columns), strict=True)), len(records)
 
     whole, rows = plan_of("whole")
-    monkeypatch.setattr(examples, "PLANNED_TOKENS", 3000)
+    monkeypatch.setattr(text_examples, "PLANNED_TOKENS", 3000)
     parts, more_rows = plan_of("parts")
     assert rows <= more_rows <= rows + 40
     # Windows begin anew, and each token behind a document's first is still a label once.

@@ -9,7 +9,7 @@ import pytest
 from flaxformer_lite import registry
 from flaxformer_lite.config import DataConfig, TokenizerConfig
 from flaxformer_lite.data.documents import open_corpus
-from flaxformer_lite.data.examples import open_records
+from flaxformer_lite.data.text_examples import open_records
 from tests.objectives.tables import write_rows
 
 

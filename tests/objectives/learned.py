@@ -10,7 +10,7 @@ from flaxformer_lite.config import (
     TokenizerConfig,
     required_head,
 )
-from flaxformer_lite.data.examples import open_rows
+from flaxformer_lite.data.table_examples import open_rows
 from flaxformer_lite.models import bert, gpt2, t5
 from flaxformer_lite.runs.evaluate_file import open_file, open_trained
 from flaxformer_lite.runs.start import initial_state, setup

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import flaxformer_lite
-from flaxformer_lite.data.examples import open_labelled
+from flaxformer_lite.data.table_examples import open_labelled
 from flaxformer_lite.nn.adapters.lora import LoraConfig
 from flaxformer_lite.objectives.tables.dpo import Dpo
 from flaxformer_lite.runs.evaluate_file import open_file, open_trained

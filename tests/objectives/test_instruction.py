@@ -11,7 +11,7 @@ from tokenizers import models, pre_tokenizers
 
 from flaxformer_lite.cli.convert import convert
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data.examples import open_labelled
+from flaxformer_lite.data.table_examples import open_labelled
 from flaxformer_lite.model_details import load_tokenizer
 from flaxformer_lite.models import build_model
 from flaxformer_lite.objectives.tables.chat import PLAIN

@@ -3,7 +3,7 @@
 import pytest
 
 from flaxformer_lite.config import ConfigError, DataConfig, TokenizerConfig
-from flaxformer_lite.data.examples import open_labelled
+from flaxformer_lite.data.table_examples import open_labelled
 from flaxformer_lite.objectives.tables.classification import Classification
 from flaxformer_lite.objectives.tables.dpo import Dpo
 from flaxformer_lite.objectives.tables.instruction import Instruction

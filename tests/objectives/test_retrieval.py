@@ -12,7 +12,7 @@ ANSWERS = np.asarray([[0.5, 0.2], [0.1, 0.3], [0.6, 0.9]])
 
 @pytest.mark.parametrize("form", [np.asarray, scipy.sparse.csr_matrix])
 def test_ranks_leave_out_other_right_answers(form, monkeypatch):
-    monkeypatch.setattr(retrieval, "BLOCK", 2)
+    monkeypatch.setattr(retrieval, "QUESTIONS_AT_ONCE", 2)
     assert retrieval.ranks(form(QUESTIONS), form(ANSWERS), PAIRS).tolist() == [2, 1, 1]
 
 

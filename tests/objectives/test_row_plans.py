@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.objectives.row_plans import (
-    LONG,
+    MANY_PIECES,
     NUM_PLANS,
     cut_documents,
     cut_windows,
@@ -84,13 +84,13 @@ def test_cut_keeps_every_token_but_end_of_text(seed, shift):
         equal = lengths[bool(shift) & (len(lengths) > 1) :]
         fewest = -(-lengths.sum() // capacity)
         assert equal.max() - equal.min() <= 1, "equal pieces, but for the first of a shifted plan"
-        is_moved = shift and fewest >= LONG and (-lengths.sum()) % capacity < capacity // 4
+        is_moved = shift and fewest >= MANY_PIECES and (-lengths.sum()) % capacity < capacity // 4
         assert len(lengths) == fewest + bool(is_moved)
 
 
 def test_the_cuts_of_a_long_document_move_freely():
     shifts = map(shift_of, range(1, NUM_PLANS))
-    firsts = [cut_documents(offsets_of(LONG * 30 + 1), 30, 2, s).length[0] for s in shifts]
+    firsts = [cut_documents(offsets_of(MANY_PIECES * 30 + 1), 30, 2, s).length[0] for s in shifts]
     assert len(set(firsts)) > 12 and min(firsts) < 6 and max(firsts) > 26
 
 

@@ -4,7 +4,7 @@ import sys
 import numpy as np
 import pytest
 
-from flaxformer_lite.data.examples import open_labelled
+from flaxformer_lite.data.table_examples import open_labelled
 from flaxformer_lite.models import bart, t5
 from flaxformer_lite.objectives.tables import scores
 from flaxformer_lite.objectives.tables.text_to_text import TextToText

@@ -22,10 +22,10 @@ from jax.extend.core import Jaxpr
 from jax.typing import DTypeLike
 
 from flaxformer_lite.nn.attentions import arguments
-from flaxformer_lite.nn.functions import kernels, masks, tuning
+from flaxformer_lite.nn.functions import kernels, masks
+from flaxformer_lite.nn.functions.device_ops import ATTENTION, name_arrays, ops_of
 from flaxformer_lite.nn.functions.linear_call import forbid_reverse_mode, linear_call
 from flaxformer_lite.nn.functions.sharding import ActivationSharding
-from flaxformer_lite.nn.functions.tuning import ATTENTION, name_arrays
 from flaxformer_lite.types import Array, Tree
 
 TWICE = (
@@ -471,7 +471,7 @@ def _drop(
     # By the numbers of the blocks, so that the backward pass, and the devices of a ring, draw the
     # same.
     key = jax.random.fold_in(jax.random.fold_in(given.dropout_key, row), column)
-    keep_BNTS = tuning.bernoulli(key, 1 - plan.dropout_rate, x_BNTS.shape, plan.sharding)
+    keep_BNTS = ops_of(plan.sharding).draw(key, 1 - plan.dropout_rate, x_BNTS.shape)
     return jnp.where(keep_BNTS, x_BNTS / (1 - plan.dropout_rate), 0)
 
 

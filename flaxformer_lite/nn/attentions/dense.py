@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.nn.attentions.arguments import Arguments, scores
-from flaxformer_lite.nn.functions import kernels, tuning
-from flaxformer_lite.nn.functions.tuning import ATTENTION, name_arrays
+from flaxformer_lite.nn.functions import kernels
+from flaxformer_lite.nn.functions.device_ops import ATTENTION, name_arrays, ops_of
 
 
 def attend(
@@ -71,7 +71,7 @@ def dropout_factor(args: Arguments, shape: tuple[int, ...]) -> jax.Array | None:
     """
     if not args.drops or args.dropout_key is None:
         return None
-    keep_BNTS = tuning.bernoulli(args.dropout_key, 1 - args.dropout_rate, shape, args.sharding)
+    keep_BNTS = ops_of(args.sharding).draw(args.dropout_key, 1 - args.dropout_rate, shape)
     return keep_BNTS.astype(jnp.float32) / (1 - args.dropout_rate)
 
 

@@ -28,7 +28,8 @@ from flaxformer_lite.nn.attentions.mask_structure import (
     unsupported_arguments,
 )
 from flaxformer_lite.nn.functions import masks
-from flaxformer_lite.nn.functions.tuning import ATTENTION, TPU_LANES
+from flaxformer_lite.nn.functions.device_ops import ATTENTION
+from flaxformer_lite.nn.functions.kernels import TPU_LANES
 
 PLATFORM = "tpu"
 COMPARED_ROWS = 128  # rows compared with all columns at a time

@@ -8,14 +8,8 @@ import jax
 
 from flaxformer_lite.config import Count, Execution, InitConfig, OneOf, choices, parts
 from flaxformer_lite.nn.functions.activations import ACTIVATIONS
+from flaxformer_lite.nn.functions.device_ops import ops_of
 from flaxformer_lite.nn.functions.sharding import sharding_of
-from flaxformer_lite.nn.functions.tuning import (
-    MLP,
-    compute_once,
-    name_arrays,
-    prepare_once,
-    recomputes_inputs,
-)
 from flaxformer_lite.nn.modules.dropout import Dropout
 from flaxformer_lite.nn.modules.einsum import Einsum
 from flaxformer_lite.nn.modules.joined import is_joined, multiply_joined
@@ -86,43 +80,38 @@ class FeedForward(nn.Module):
         width = x_BTD.shape[-1]
         sizes = {"D": width, "F": cfg.mlp_dim or 4 * width}
         act = ACTIVATIONS[cfg.activation]
-        sharding = sharding_of(run)
+        up = self._inward("up", sizes)
         if is_joined(self):
-            products = tuple(multiply_joined(self, x_BTD, [(sizes["F"],)] * 2, run))
+            products = multiply_joined(self, x_BTD, [(sizes["F"],)] * 2, run)
+        elif cfg.gated:
+            products = [up(x_BTD), self._inward("gate", sizes)(x_BTD)]
         else:
-            names = ("up", "gate") if cfg.gated else ("up",)
-            products = tuple(
-                Einsum(
-                    "BTD,DF->BTF",
-                    sizes,
-                    bias=cfg.bias,
-                    initial=cfg.initial,
-                    execution=run,
-                    name=name,
-                )(x_BTD)
-                for name in names
-            )
-        # Computed before they are named: what a policy keeps is an array already.
-        inputs = tuple(name_arrays(MLP, x) for x in compute_once(products, sharding))
+            products = [up(x_BTD)]
 
-        def hidden(inputs: tuple[jax.Array, ...]) -> jax.Array:
-            *up, last = inputs
-            activated = act(last)
-            if up:
-                activated = activated * up[0]
-            return sharding.constrain(activated, "BTF")
+        def activate(up_BTF: jax.Array, *gate_BTF: jax.Array) -> jax.Array:
+            if not gate_BTF:
+                return act(up_BTF)
+            return act(gate_BTF[0]) * up_BTF
 
-        biased = cfg.bias or cfg.down_bias
         down = Einsum(
             "BTF,FD->BTD",
             sizes,
-            bias=biased,
+            bias=cfg.bias or cfg.down_bias,
             initial=cfg.initial,
             execution=run,
             residual=True,
             name="down",
         )
-        dropout = Dropout("mlp", run)
-        if recomputes_inputs(sharding) and not dropout.on:
-            return down(inputs, prepare=hidden)
-        return down(dropout(prepare_once(hidden, inputs, sharding)))
+        ops = ops_of(sharding_of(run))
+        return ops.feed_forward(products, activate, down, Dropout("mlp", run))
+
+    @nn.nowrap
+    def _inward(self, name: str, sizes: dict[str, int]) -> Einsum:
+        return Einsum(
+            "BTD,DF->BTF",
+            sizes,
+            bias=self.cfg.bias,
+            initial=self.cfg.initial,
+            execution=self.execution,
+            name=name,
+        )

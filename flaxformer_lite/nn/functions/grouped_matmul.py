@@ -6,9 +6,10 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from flaxformer_lite.nn.functions.device_ops import ops_of
+from flaxformer_lite.nn.functions.kernels import TPU_LANES
 from flaxformer_lite.nn.functions.linear_call import linear_call
 from flaxformer_lite.nn.functions.sharding import ActivationSharding
-from flaxformer_lite.nn.functions.tuning import TPU_LANES, choose_grouped_product
 
 LARGEST_BLOCK = 128  # rows; of a group's last block all but one may be padding
 # Rows, inputs and outputs of a tile of the TPU's kernel, as MaxText has them for Mixtral.
@@ -30,7 +31,7 @@ def grouped_matmul(
         their results have no meaning.
       sharding: where the arrays live.
     """
-    return PRODUCTS[choose_grouped_product(sharding)](x_LI, kernel_XIO, sizes_X)
+    return PRODUCTS[ops_of(sharding).grouped_product](x_LI, kernel_XIO, sizes_X)
 
 
 @jax.custom_jvp

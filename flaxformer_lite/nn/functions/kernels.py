@@ -24,6 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
+# width of a TPU's vector unit: a narrower last axis is padded to it, in memory and in products
+TPU_LANES = 128
 # a logit that softmax turns into zero next to any real one; finite, so that no gradient is NaN
 MASKED_LOGIT = -1e30
 

@@ -10,15 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flaxformer_lite.nn.functions.device_ops import ops_of
 from flaxformer_lite.nn.functions.quantized import OutputRows
 from flaxformer_lite.nn.functions.sharding import UNSHARDED, ActivationSharding
-from flaxformer_lite.nn.functions.tuning import (
-    add_outer_products,
-    compares_labels,
-    compute_after,
-    compute_after_sum,
-    multiply_in_float32,
-)
 from flaxformer_lite.types import Tree
 
 
@@ -57,7 +51,7 @@ class DeferredLogits:
         self, a: jax.Array, b: jax.Array, axes: tuple[int, int] | tuple[tuple[int, ...], ...]
     ) -> jax.Array:
         """Multiplies a and b, summed over `axes`, in float32."""
-        return multiply_in_float32(a, b, axes, self.sharding)
+        return ops_of(self.sharding).product_in_float32(a, b, axes)
 
 
 @jax.tree_util.register_dataclass
@@ -265,7 +259,7 @@ def token_log_probs(
     )
     done: list[jax.Array] = []
     for part in _parts(options, labels):
-        x = compute_after(done[-1:], projection.x[..., part, :], projection.sharding)
+        x = ops_of(projection.sharding).compute_after(done[-1:], projection.x[..., part, :])
         done.append(log_probs(x, labels[..., part]))
     return jnp.concatenate(done, axis=-1)
 
@@ -318,7 +312,7 @@ def _sums(
     labels = jnp.where(weights == 0, 0, labels)
     # The maximum only keeps exp from overflowing; its gradient cancels.
     top = jax.lax.stop_gradient(logits.max(axis=-1))
-    if compares_labels(options.sharding):
+    if ops_of(options.sharding).compares_labels:
         label_logit = top + _select_by_comparison(logits - top[..., None], labels)
     else:
         label_logit = _look_up(logits, labels)
@@ -416,7 +410,7 @@ def _fused(
 ) -> tuple[jax.Array, ...]:
     total: tuple[jax.Array, ...] = ()
     for part in _parts(options, labels):
-        x = compute_after(total[:1], projection.x[..., part, :], projection.sharding)
+        x = ops_of(projection.sharding).compute_after(total[:1], projection.x[..., part, :])
         soft_part = _soft_part(soft, part, x)
         chunk = dataclasses.replace(projection, x=x)
         sums = _sums_of_chunk(options, chunk, labels[..., part], weights[..., part], soft_part)
@@ -449,9 +443,9 @@ def _fused_forward(
     for part in _parts(options, labels):
         x = projection.x[..., part, :]
         if d_kernel_VD is not None:
-            x = compute_after_sum(d_kernel_VD, x, projection.sharding)
+            x = ops_of(projection.sharding).compute_after_sum(d_kernel_VD, x)
         else:
-            x = compute_after(d_x[-1:], x, projection.sharding)
+            x = ops_of(projection.sharding).compute_after(d_x[-1:], x)
         dots = projection.dot(x, kernel_VD, (-1, 1))
         tokens = (labels[..., part], weights[..., part], _soft_part(soft, part, x))
         (d_dots, d_bias_V), sums = _gradients_of_chunk(
@@ -460,7 +454,7 @@ def _fused_forward(
         d_dots = d_dots.astype(x.dtype)
         d_x.append(projection.dot(d_dots, kernel_VD, (-1, 0)))
         if is_trained:
-            d_kernel_VD = add_outer_products(d_kernel_VD, d_dots, x, projection.sharding)
+            d_kernel_VD = ops_of(projection.sharding).add_outer_products(d_kernel_VD, d_dots, x)
         total = _add(total, (sums, d_bias_V))
     assert total is not None, "there is at least one chunk"
     sums, d_bias_V = total
@@ -517,7 +511,7 @@ def _soft_part(soft: SoftTargets | None, part: slice, x: jax.Array) -> SoftTarge
     """
     if soft is None:
         return None
-    x_teacher = compute_after([x], soft.projection.x[..., part, :], soft.projection.sharding)
+    x_teacher = ops_of(soft.projection.sharding).compute_after([x], soft.projection.x[..., part, :])
     return dataclasses.replace(soft, projection=dataclasses.replace(soft.projection, x=x_teacher))
 
 

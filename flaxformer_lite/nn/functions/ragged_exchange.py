@@ -5,9 +5,9 @@ import functools
 import jax
 import jax.numpy as jnp
 
+from flaxformer_lite.nn.functions.device_ops import ops_of
 from flaxformer_lite.nn.functions.linear_call import linear_call
 from flaxformer_lite.nn.functions.sharding import ActivationSharding
-from flaxformer_lite.nn.functions.tuning import exchanges_equal_parts
 
 MeshAxis = str | tuple[str, ...]
 
@@ -33,7 +33,7 @@ def exchange(
     """
     me = jax.lax.axis_index(axis)
     y_RD = jnp.zeros((rows, x_MD.shape[1]), x_MD.dtype)
-    if exchanges_equal_parts(sharding):
+    if ops_of(sharding).exchanges_equal_parts:
         return _in_equal_parts(x_MD, y_RD, counts_PP, me, axis)
     return jax.lax.ragged_all_to_all(
         x_MD,

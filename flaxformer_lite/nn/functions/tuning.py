@@ -13,21 +13,14 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.ad_checkpoint import checkpoint_name
 
 from flaxformer_lite.nn.functions.sharding import ActivationSharding
 from flaxformer_lite.types import Tree
-
-# Names of results that rematerialization may keep for the backward pass (nn/modules/stack.py).
-ATTENTION = "attention"  # the heads' output, with the log-sums that a kernel's backward pass reads
-QKV = "qkv"  # queries, keys and values, rotated
-OUT = "out"  # attention's output projection
-MLP = "mlp"  # the inputs of the activation, and of its gate
 
 FEW_ROWS = 64  # fewer rows are multiplied from the right
 SUM_SLICES = 4  # slices of a sum of products
@@ -40,8 +33,6 @@ ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))  # bits, in alternating groups o
 V5P = ("TPU v5", "TPU v5p")
 V5E = ("TPU v5 lite", "TPU v5e")
 V6E = ("TPU v6 lite", "TPU v6e")
-# width of a TPU's vector unit: a narrower last axis is padded to it, in memory and in products
-TPU_LANES = 128
 # Gathers weights while products compute, as the compiler does by default for v5e but
 # not for others. Gain: 1.45 s of the 27.06 that Llama 70B's step takes with no traffic hidden.
 GATHERS_ASIDE = {
@@ -71,27 +62,6 @@ def compiler_options(device_kind: str) -> dict[str, bool | int] | None:
         return None
     given = re.findall(r"--(\w+)", os.environ.get("LIBTPU_INIT_ARGS", ""))
     return {name: value for name, value in OPTIONS[device_kind].items() if name not in given}
-
-
-@overload
-def name_arrays(name: str, x: jax.Array, /) -> jax.Array: ...
-
-
-@overload
-def name_arrays(
-    name: str, x: jax.Array, y: jax.Array, /, *more: jax.Array
-) -> tuple[jax.Array, ...]: ...
-
-
-def name_arrays(name: str, *arrays: jax.Array) -> jax.Array | tuple[jax.Array, ...]:
-    """Names arrays for the policies of `model.remat`, and changes nothing else.
-
-    Returns:
-      A tuple, or the one array.
-    """
-    if len(arrays) == 1:
-        return checkpoint_name(arrays[0], name)
-    return tuple(checkpoint_name(x, name) for x in arrays)
 
 
 def compute_once(arrays: Tree, sharding: ActivationSharding) -> Tree:
@@ -132,13 +102,6 @@ def _(primals: tuple[Tree], tangents: tuple[Tree]) -> tuple[Tree, Tree]:
     return primals[0], jax.lax.optimization_barrier(tangents[0])
 
 
-def prepare_once(
-    prepare: Callable[[Tree], jax.Array], inputs: Tree, sharding: ActivationSharding
-) -> jax.Array:
-    """Computes `prepare(inputs)`, an elementwise function, and its gradient once."""
-    return compute_once(prepare(hold_gradient(inputs)), sharding)
-
-
 @functools.cache
 def has_integer_tiles() -> bool:
     """Returns whether this CPU multiplies tiles of int8 (Intel's AMX), as far as Linux says.
@@ -149,36 +112,6 @@ def has_integer_tiles() -> bool:
         return "amx_int8" in Path("/proc/cpuinfo").read_text()
     except OSError:  # not Linux
         return False
-
-
-def recomputes_inputs(sharding: ActivationSharding) -> bool:
-    """Returns whether layers compute their inputs again in the backward pass."""
-    return sharding.is_single_cpu
-
-
-def multiply_kernel(
-    x: Any,
-    kernel: jax.Array,
-    summed: int,
-    sharding: ActivationSharding,
-    prepare: Callable[[Any], jax.Array] | None = None,
-) -> jax.Array:
-    """Computes `tensordot(x, kernel, summed)`, or of `prepare(x)`, in the dtype of the kernel.
-
-    Args:
-      x: [..., I], where I may be several axes; a tree of such arrays for `prepare`.
-      kernel: [I, O], where O may be several axes.
-      summed: the number of axes I.
-      sharding: where the arrays live.
-      prepare: elementwise; one CPU computes it again in the backward pass (`recompute_matmul`).
-    """
-    # Another library's weight, such as qwix's, takes its place in dot_general alone.
-    if sharding.is_single_cpu and isinstance(kernel, jax.Array):
-        return matmul_of_matrices(x, kernel, summed, prepare)
-    if prepare is not None:
-        x = prepare(x)
-    axes = tuple(range(x.ndim - summed, x.ndim)), tuple(range(summed))
-    return jax.lax.dot_general(x, kernel, (axes, ((), ())), preferred_element_type=x.dtype)
 
 
 def multiply_turned(x_RI: jax.Array, kernel_OI: jax.Array) -> jax.Array:
@@ -194,99 +127,6 @@ def multiply_turned(x_RI: jax.Array, kernel_OI: jax.Array) -> jax.Array:
     if len(x_RI) == 1:
         return jax.lax.optimization_barrier(kernel_OI @ x_RI[0])[None]
     return jax.lax.optimization_barrier(kernel_OI @ x_RI.T).T
-
-
-def multiply_in_float32(
-    a: jax.Array,
-    b: jax.Array,
-    axes: tuple[int, int] | tuple[tuple[int, ...], ...],
-    sharding: ActivationSharding,
-) -> jax.Array:
-    """Computes `tensordot(a, b, axes)` with a float32 sum of products in the arrays' dtype."""
-    # XLA:CPU lacks some bfloat16 products with a float32 result.
-    if sharding.platform == "cpu":
-        a = a.astype(jnp.float32)
-        b = b.astype(jnp.float32)
-    return jnp.tensordot(a, b, axes, preferred_element_type=jnp.float32)
-
-
-def compute_after(
-    done: Sequence[jax.Array], x: jax.Array, sharding: ActivationSharding
-) -> jax.Array:
-    """Returns `x`, to be computed only after `done`.
-
-    What is made of x, such as a chunk of logits, then never exists beside what `done` is made of.
-    """
-    if sharding.is_single_cpu:
-        return schedule_after(done, x)
-    if not done:
-        return x
-    return jax.lax.optimization_barrier((x, *done))[0]
-
-
-def compute_after_sum(total_VD: jax.Array, x: jax.Array, sharding: ActivationSharding) -> jax.Array:
-    """Returns `x`, to be computed only after a large sum of products."""
-    if sharding.is_single_cpu:
-        return schedule_after_sum(total_VD, x)
-    return compute_after([total_VD], x, sharding)
-
-
-def add_outer_products(
-    total_VD: jax.Array | None, d_y: jax.Array, x: jax.Array, sharding: ActivationSharding
-) -> jax.Array:
-    """Computes `total + d_y^T x`, float32 [V, D], summed over tokens; a total of None is zero.
-
-    Args:
-      total_VD: the sum so far.
-      d_y: [..., V].
-      x: [..., D].
-      sharding: where the arrays live.
-    """
-    if sharding.is_single_cpu:  # as in matmul_of_matrices
-        d_y = d_y.reshape(-1, d_y.shape[-1])
-        x = x.reshape(-1, x.shape[-1])
-    tokens = tuple(range(x.ndim - 1))
-    product = functools.partial(multiply_in_float32, axes=(tokens, tokens), sharding=sharding)
-    if total_VD is None:
-        return product(d_y, x)
-    if sharding.is_single_cpu:
-        return accumulate_product(total_VD, d_y, x, product)
-    return total_VD + product(d_y, x)
-
-
-def compares_labels(sharding: ActivationSharding) -> bool:
-    """Returns whether the logits of labels are selected by comparison instead of looked up.
-
-    A GPU fuses the comparison with other passes over the logits, while the gradient of a lookup is
-    a scatter into all of them, which costs another pass. A CPU sums comparisons on one core.
-    """
-    return sharding.platform == "gpu"
-
-
-def gathers_scores(sharding: ActivationSharding) -> bool:
-    """Returns whether scores of relative positions are gathered instead of shifted into place.
-
-    Gain: on a CPU a gather takes 0.4 to 0.6 of the time, with its gradient, for 64 to 512 tokens.
-    Elsewhere a shift is a copy instead of a gather forward and a scatter backward.
-    """
-    return sharding.platform == "cpu"
-
-
-def choose_grouped_product(sharding: ActivationSharding) -> str:
-    """Returns how groups of rows meet their matrices: by `blocks`, `megablox` or `ragged_dot`.
-
-    On a CPU rows are multiplied in blocks, as `jax.lax.ragged_dot` multiplies every row with every
-    matrix there: 8 groups of 256 rows take a fifth of the time forwards and a third with gradients
-    (2,048 x 256 x 512). On a TPU only its gradient by the matrices is replaced, by the kernel
-    megablox: the compiler multiplies every row once for each group there, which it estimates at 78
-    ms for 36,864 x 4096 x 14336 and 8 groups on a v5p, 9 ms at the peak.
-    """
-    return {"cpu": "blocks", "tpu": "megablox"}.get(sharding.platform, "ragged_dot")
-
-
-def exchanges_equal_parts(sharding: ActivationSharding) -> bool:
-    """Returns whether devices exchange parts of one size: XLA:CPU has no ragged_all_to_all."""
-    return sharding.platform == "cpu"
 
 
 def schedule_after(done: Sequence[jax.Array], x: jax.Array) -> jax.Array:

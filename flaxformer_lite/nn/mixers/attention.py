@@ -28,10 +28,10 @@ from flaxformer_lite.nn.attentions.arguments import Arguments, Bias as LogitBias
 from flaxformer_lite.nn.attentions.dispatch import select_implementation
 from flaxformer_lite.nn.functions import masks
 from flaxformer_lite.nn.functions.block_local import WeightDropout
+from flaxformer_lite.nn.functions.device_ops import OUT, QKV, name_arrays, ops_of
 from flaxformer_lite.nn.functions.masks import Mask
 from flaxformer_lite.nn.functions.rotary import Phase, rotate
 from flaxformer_lite.nn.functions.sharding import ActivationSharding, sharding_of
-from flaxformer_lite.nn.functions.tuning import OUT, QKV, compute_once, name_arrays
 from flaxformer_lite.nn.modules import cache as caches, kv_cache
 from flaxformer_lite.nn.modules.cache import LayerCache
 from flaxformer_lite.nn.modules.context import Context, ContextLayer, PositionTables
@@ -398,7 +398,7 @@ class Attention(ContextLayer):
         if self.cfg.gate:
             gate_BTNH = self.project("gate", "BTD,DNH->BTNH", x_BTD)
             out_BTNH = out_BTNH * jax.nn.sigmoid(sharding.constrain(gate_BTNH, "BTNH"))
-        out_BTNH = compute_once(out_BTNH, sharding)
+        out_BTNH = ops_of(sharding).compute_once(out_BTNH)
         return name_arrays(
             OUT, self.project("out", "BTNH,NHD->BTD", out_BTNH, width=x_BTD.shape[-1])
         )

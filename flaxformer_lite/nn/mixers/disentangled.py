@@ -18,10 +18,10 @@ from flaxformer_lite.config.parts import StackCall
 from flaxformer_lite.nn.attentions.arguments import Bias
 from flaxformer_lite.nn.attentions.dispatch import MAX_DENSE_PAIRS
 from flaxformer_lite.nn.attentions.mask_structure import structure_of
+from flaxformer_lite.nn.functions.device_ops import ops_of
 from flaxformer_lite.nn.functions.masks import Mask
 from flaxformer_lite.nn.functions.norms import layer_norm
 from flaxformer_lite.nn.functions.sharding import ActivationSharding, sharding_of
-from flaxformer_lite.nn.functions.tuning import gathers_scores
 from flaxformer_lite.nn.mixers.attention import (
     Attention,
     AttentionVariantConfig,
@@ -205,7 +205,7 @@ class Disentangled(Attention):
         all_rows = cache is None and context.columns_BS is None
         lengths = q_BTNH.shape[1], k_BSNH.shape[1]
         if all_rows and holds_weights(self.execution.attention, *lengths, sharding):
-            bias = scores.of_all_rows(q_BTNH, gathers=gathers_scores(sharding))
+            bias = scores.of_all_rows(q_BTNH, gathers=ops_of(sharding).gathers_scores)
         args = self.self_arguments(context, x_BTD, seen, scale=scale, bias=bias)
         out_BTNH = self.attend(q_BTNH, k_BSNH, v_BSNH, args)
         packed = context.starts_BT is not None

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 
 from flaxformer_lite.config import Execution, LayerConfig
 from flaxformer_lite.config.parts import FeedForwardConfig, MixerConfig, Part
+from flaxformer_lite.nn.functions.device_ops import ops_of
 from flaxformer_lite.nn.functions.sharding import sharding_of
-from flaxformer_lite.nn.functions.tuning import compute_gradient_once
 from flaxformer_lite.nn.modules.context import Context, ContextLayer, call_layer
 from flaxformer_lite.nn.modules.dropout import Dropout
 from flaxformer_lite.nn.modules.kv_cache import Left
@@ -41,8 +41,9 @@ class Block(ContextLayer):
             return self._parallel(x_BTD, context, cache)
         first_BTD = x_BTD
         sharding = sharding_of(self.execution)
+        ops = ops_of(sharding)
         for name, part in cfg.parts.items():
-            h_BTD = compute_gradient_once(self._norm(name, "in", x_BTD), sharding)
+            h_BTD = ops.compute_gradient_once(self._norm(name, "in", x_BTD))
             if part is cfg.extra_branch:
                 y_BTD, _ = self._apply(name, part, first_BTD, context, None)
             else:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import Execution
-from flaxformer_lite.nn.functions import tuning
+from flaxformer_lite.nn.functions.device_ops import ops_of
 from flaxformer_lite.nn.functions.sharding import sharding_of
 
 
@@ -52,6 +52,6 @@ class DropoutMask(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         kept = 1.0 - self.execution.dropout
-        sharding = sharding_of(self.execution)
-        mask = tuning.bernoulli(self.make_rng("dropout"), kept, x.shape, sharding)
+        ops = ops_of(sharding_of(self.execution))
+        mask = ops.draw(self.make_rng("dropout"), kept, x.shape)
         return jax.lax.select(mask, x / kept, jnp.zeros_like(x))

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from flaxformer_lite.config import Execution, InitConfig
-from flaxformer_lite.nn.functions import quantized, tuning
+from flaxformer_lite.nn.functions import quantized
+from flaxformer_lite.nn.functions.device_ops import ops_of
 from flaxformer_lite.nn.functions.sharding import adapter_of, sharding_of
 
 # What runs in numbers of few bits: the matrices of layers, but no router, which chooses by small
@@ -119,7 +120,7 @@ class Einsum(nn.Module):
             y = self._turned_product(x if prepare is None else prepare(x))
         else:
             kernel = self._kernel(jax.tree.leaves(x)[0].dtype)
-            y = tuning.multiply_kernel(x, kernel, self._num_summed, sharding_of(run), prepare)
+            y = ops_of(sharding_of(run)).product(x, kernel, self._num_summed, prepare)
         bias = None
         if self.bias:
             bias = self._bias(y.dtype)
@@ -165,7 +166,8 @@ class Einsum(nn.Module):
         """Multiplies x by the weight that `prepare_weights` holds with its outputs first."""
         leading = x.shape[: x.ndim - self._num_summed]
         x_RI = x.reshape(math.prod(leading), -1)
-        y_RO = tuning.multiply_turned(x_RI, self.get_variable("params", "kernel_OI"))
+        ops = ops_of(sharding_of(self.execution))
+        y_RO = ops.turned_product(x_RI, self.get_variable("params", "kernel_OI"))
         return y_RO.reshape(*leading, *self._shape[self._num_summed :])
 
     @nn.nowrap

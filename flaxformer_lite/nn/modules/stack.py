@@ -9,7 +9,8 @@ import jax.numpy as jnp
 
 from flaxformer_lite.config import Execution, StackConfig, choices
 from flaxformer_lite.config.parts import MixerConfig, TableSizes
-from flaxformer_lite.nn.functions import masks, tuning
+from flaxformer_lite.nn.functions import masks
+from flaxformer_lite.nn.functions.device_ops import ATTENTION
 from flaxformer_lite.nn.functions.masks import Mask
 from flaxformer_lite.nn.functions.sharding import sharding_of
 from flaxformer_lite.nn.modules.block import Block
@@ -25,7 +26,7 @@ POLICIES: dict[str, Callable[..., bool] | None] = {
     "full": None,
 }
 for _remat in choices.REMATS:
-    if tuning.ATTENTION in _remat:
+    if ATTENTION in _remat:
         POLICIES[_remat] = jax.checkpoint_policies.save_only_these_names(*_remat.split("+"))
 
 

@@ -9,10 +9,10 @@ from scipy.sparse import csr_array
 Cell = str | int | float  # a float is a share, shown with three digits
 
 # With more classes than this, the most frequent confusions are listed instead of a matrix.
-CONFUSED = 12
-PAIRS = 20  # confusions that are listed, at most
-WORST = 10  # errors that are listed, at most
-TEXT = 300  # characters
+MAX_MATRIX_CLASSES = 12
+MAX_CONFUSED_PAIRS = 20  # confusions that are listed, at most
+MAX_WORST_ERRORS = 10  # errors that are listed, at most
+MAX_TEXT_CHARACTERS = 300
 
 
 class Breakdown(NamedTuple):
@@ -62,7 +62,7 @@ def class_table(names: Sequence[str], scores: ClassScores, kind: str = "class") 
 
 def confusion_table(names: Sequence[str], counts_CC: csr_array) -> Breakdown:
     """Tabulates a confusion matrix, or the most frequent confusions if there are many classes."""
-    if len(names) <= CONFUSED:
+    if len(names) <= MAX_MATRIX_CLASSES:
         rows: list[list[Cell]] = []
         for name, counts in zip(names, counts_CC.toarray(), strict=True):
             rows.append([name, *map(int, counts)])
@@ -71,7 +71,7 @@ def confusion_table(names: Sequence[str], counts_CC: csr_array) -> Breakdown:
     pairs = counts_CC.tocoo()
     wrong_P = np.where(pairs.row == pairs.col, 0, pairs.data)
     rows = []
-    for pair in np.lexsort((pairs.col, pairs.row, -wrong_P))[:PAIRS]:
+    for pair in np.lexsort((pairs.col, pairs.row, -wrong_P))[:MAX_CONFUSED_PAIRS]:
         count = int(wrong_P[pair])
         if count:
             true = pairs.row[pair]
@@ -96,7 +96,7 @@ def worst_table(
 
     An example is wrong if its badness is above 0.
     """
-    order = np.argsort(-badness, kind="stable")[:WORST]
+    order = np.argsort(-badness, kind="stable")[:MAX_WORST_ERRORS]
     return Breakdown("worst errors", tuple(head), [row(int(i)) for i in order if badness[i] > 0])
 
 
@@ -110,6 +110,6 @@ def cell_text(cell: Cell) -> str:
 def shorten_text(text: str) -> str:
     """Puts a text on one line and truncates it."""
     line = " ".join(text.split())
-    if len(line) <= TEXT:
+    if len(line) <= MAX_TEXT_CHARACTERS:
         return line
-    return f"{line[: TEXT - 4]} ..."
+    return f"{line[: MAX_TEXT_CHARACTERS - 4]} ..."

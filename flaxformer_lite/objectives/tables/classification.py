@@ -69,9 +69,9 @@ PROBLEMS = {  # what config.json calls each kind
     "multiple": "multi_label_classification",
     "number": "regression",
 }
-THRESHOLD = 0.5  # of each of several labels, as in transformers
-FEW = 2  # rows of a class, less than which are reported
-NAMED = 5  # most labels that a remark names
+LABEL_THRESHOLD = 0.5  # of each of several labels, as in transformers
+MIN_CLASS_ROWS = 2  # rows of a class, less than which are reported
+MAX_NAMED_LABELS = 5  # most labels that a remark names
 # More numbers with a point are no classes, and of more names most must have several rows: else they
 # are free text: a class with a single row would learn nothing.
 MOST_NUMBERS = 20
@@ -234,11 +234,11 @@ class Classification(Labelled):
         eval_C = np.bincount(records["eval"].column("label"), minlength=classes)
         few = []
         for label, train, held in zip(self.labels, train_C, eval_C, strict=True):
-            if train < FEW:
+            if train < MIN_CLASS_ROWS:
                 few.append(f"{label!r} ({train} to train on, {held} held out)")
         if few:
-            more = f" and {len(few) - NAMED} more" if len(few) > NAMED else ""
-            named = ", ".join(few[:NAMED])
+            more = f" and {len(few) - MAX_NAMED_LABELS} more" if len(few) > MAX_NAMED_LABELS else ""
+            named = ", ".join(few[:MAX_NAMED_LABELS])
             remarks.append(f"labels of one row or none to train on: {named}{more}")
         return remarks
 
@@ -352,7 +352,7 @@ class Classification(Labelled):
             tuned: list[list[Cell]] = []
             for label, threshold, f1 in zip(self.labels, *thresholds, strict=True):
                 tuned.append([label, float(threshold), float(f1)])
-            title = f"thresholds that are best on these rows, in place of {THRESHOLD}"
+            title = f"thresholds that are best on these rows, in place of {LABEL_THRESHOLD}"
             return [
                 class_table(self.labels, class_values, "label"),
                 Breakdown(title, ("label", "threshold", "F1"), tuned),
@@ -388,14 +388,14 @@ class Classification(Labelled):
     def name_shares(self, shares_NC: np.ndarray, *, several: bool = False) -> list[Json]:
         """Names the probability of each label, and the most probable one.
 
-        With `several`, names all labels that are more probable than THRESHOLD.
+        With `several`, names all labels that are more probable than LABEL_THRESHOLD.
         """
         decoded = []
         for shares in shares_NC.tolist():
             of_label = dict(zip(self.labels, shares, strict=True))
             chosen = max(of_label, key=of_label.__getitem__)
             if several:
-                chosen = ";".join(name for name in self.labels if of_label[name] > THRESHOLD)
+                chosen = ";".join(name for name in self.labels if of_label[name] > LABEL_THRESHOLD)
             row = {"prediction": chosen}
             for name, share in of_label.items():
                 row[f"probability_{name}"] = share

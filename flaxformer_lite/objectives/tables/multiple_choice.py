@@ -43,7 +43,7 @@ ENDINGS = tuple(
     Column(f"ending{i}", (f"choice{i + 1}", f"option{i + 1}", f"sol{i + 1}", letter), optional=True)
     for i, letter in enumerate("ABCDE")
 )
-ABSENT = -1e30  # the logit of a choice that a row lacks
+ABSENT_LOGIT = -1e30  # the logit of a choice that a row lacks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +153,7 @@ class MultipleChoice(Task):
 
     def outputs(self, model: nn.Module, inputs: Arrays) -> jax.Array:
         present_BC = inputs["attention_mask"][:, :, 1] > 0
-        return jnp.where(present_BC, model(**inputs).logits.astype(jnp.float32), ABSENT)
+        return jnp.where(present_BC, model(**inputs).logits.astype(jnp.float32), ABSENT_LOGIT)
 
     def loss(self, outputs: jax.Array, targets: Arrays, *, chunks: int) -> LossSums:
         return class_loss(outputs, targets["label"], targets["weights"])

@@ -39,7 +39,7 @@ from flaxformer_lite.objectives.tables.task import Column, Row, Task, number_of,
 from flaxformer_lite.types import Arrays, Predictions
 
 Activation = Annotated[str, OneOf(("", *TORCH_ACTIVATIONS))]
-DEEPEST = 10  # passages of a query that mrr_10 and ndcg_10 read
+MAX_RANKED_PASSAGES = 10  # passages of a query that mrr_10 and ndcg_10 read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,13 +168,13 @@ def _scores(value_N: np.ndarray, label_N: np.ndarray, query_N: np.ndarray) -> di
         order = np.lexsort((is_right_N[of_query], -value_N[of_query]))
         ranks = 1 + np.flatnonzero(is_right_N[of_query][order])
         first_ranks.append(ranks[0])
-        ideal = range(1, 1 + min(len(ranks), DEEPEST))
-        gain = retrieval.sum_discounted(ranks[ranks <= DEEPEST])
+        ideal = range(1, 1 + min(len(ranks), MAX_RANKED_PASSAGES))
+        gain = retrieval.sum_discounted(ranks[ranks <= MAX_RANKED_PASSAGES])
         gains.append(gain / retrieval.sum_discounted(ideal))
     if not gains:
         return {}
     first_N = np.asarray(first_ranks)
-    seen_N = np.where(first_N <= DEEPEST, 1 / first_N, 0.0)
+    seen_N = np.where(first_N <= MAX_RANKED_PASSAGES, 1 / first_N, 0.0)
     cut = {"mrr_10": float(seen_N.mean()), "ndcg_10": float(np.mean(gains))}
     return retrieval.scores(first_N) | cut
 

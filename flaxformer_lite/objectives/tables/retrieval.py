@@ -12,7 +12,7 @@ from flaxformer_lite.objectives.tables.scores import import_library
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-BLOCK = 512  # questions compared with all answers at a time
+QUESTIONS_AT_ONCE = 512  # questions compared with all answers at a time
 Vectors: TypeAlias = "np.ndarray | csr_array"
 METRICS = (
     score_metric("mrr", "mean reciprocal rank"),
@@ -39,8 +39,8 @@ def ranks(question_ND: Vectors, answer_ND: Vectors, pairs_N2: np.ndarray) -> np.
     for (question, _), column in zip(pairs_N2.tolist(), column_N.tolist(), strict=True):
         right.setdefault(question, {column_of.get(question, column)}).add(column)
     ranks_of_blocks = []
-    for start in range(0, len(pairs_N2), BLOCK):
-        rows = slice(start, start + BLOCK)
+    for start in range(0, len(pairs_N2), QUESTIONS_AT_ONCE):
+        rows = slice(start, start + QUESTIONS_AT_ONCE)
         similar = question_ND[rows] @ answer_ND[first].T
         if not isinstance(similar, np.ndarray):
             similar = similar.toarray()

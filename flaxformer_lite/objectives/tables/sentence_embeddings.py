@@ -54,7 +54,7 @@ from flaxformer_lite.types import Arrays, Predictions
 
 Kind = Annotated[str, OneOf(("pairs", "scores"))]
 Pooling = Annotated[str, OneOf(("", *choices.POOLINGS))]
-EXCLUDED = -1e30  # the logit of what does not count
+EXCLUDED_LOGIT = -1e30  # the logit of what does not count
 SPEARMAN = score_metric("spearman", "Spearman correlation", live=True)
 PEARSON = score_metric("pearson", "Pearson correlation")
 ACCURACY = score_metric("accuracy", "accuracy in the batch", form=".1%")
@@ -366,7 +366,7 @@ def without_positives(logits_BK: jax.Array, texts_BC: jax.Array, weight_B: jax.A
     right_BK = (same_BB.astype(jnp.float32) @ equal_BK.astype(jnp.float32)) > 0
     other_BK = ~right_BK & (text_1K != texts_BC[:, :1]) & ((text_1K >= 0) & (weight_B[of_1K] > 0))
     own_BK = column_1K == jnp.arange(rows)[:, None]
-    return jnp.where(own_BK | other_BK, logits_BK, EXCLUDED)
+    return jnp.where(own_BK | other_BK, logits_BK, EXCLUDED_LOGIT)
 
 
 def order_loss(alike_B: jax.Array, score_B: jax.Array, weight_B: jax.Array) -> jax.Array:
@@ -376,7 +376,7 @@ def order_loss(alike_B: jax.Array, score_B: jax.Array, weight_B: jax.Array) -> j
     """
     real_B = weight_B > 0
     counts_BB = (score_B[:, None] > score_B[None]) & real_B[:, None] & real_B[None]
-    gap_BB = jnp.where(counts_BB, alike_B[None] - alike_B[:, None], EXCLUDED)
+    gap_BB = jnp.where(counts_BB, alike_B[None] - alike_B[:, None], EXCLUDED_LOGIT)
     return jax.nn.logsumexp(jnp.append(gap_BB.ravel(), 0.0))
 
 

@@ -34,7 +34,7 @@ METRICS: dict[str, tuple[Metric, ...]] = {
     ),
     "none": (),
 }
-LENGTH = 400  # most characters of a text that is shown
+MAX_SHOWN_CHARACTERS = 400  # most characters of a text that is shown
 ScoredBy = Annotated[str, OneOf(tuple(METRICS))]
 
 
@@ -151,6 +151,6 @@ class WritingTask(TextObjective, Task):
 
 
 def _brief(text: str) -> str:
-    if len(text) <= LENGTH:
+    if len(text) <= MAX_SHOWN_CHARACTERS:
         return text
-    return f"{text[: LENGTH // 2]} ... {text[-LENGTH // 2 :]}"
+    return f"{text[: MAX_SHOWN_CHARACTERS // 2]} ... {text[-MAX_SHOWN_CHARACTERS // 2 :]}"

@@ -12,8 +12,9 @@ from flaxformer_lite.objectives.row_plans import NUM_PLANS, RowPlan, cut_documen
 from flaxformer_lite.objectives.rows import Example, Rows, Tokenizer, encoder_decoder, row_ids
 from flaxformer_lite.objectives.text.text_objective import TextObjective
 
-SHORTEST = 2  # tokens of a piece: one to hide, one to keep
-SMALLEST_CAPACITY = 4  # equal pieces of at most this many tokens are never shorter than SHORTEST
+MIN_PIECE_TOKENS = 2  # tokens of a piece: one to hide, one to keep
+# Equal pieces of at most this many tokens are never shorter than MIN_PIECE_TOKENS.
+SMALLEST_CAPACITY = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,9 +88,11 @@ class Denoising(TextObjective):
                 f"data.length={length}: a row has {spans} spans, but the vocabulary only"
                 f" {sentinels} sentinels; {self.fewer_spans}."
             )
-        plan = cut_documents(offsets["ids"], capacity, SHORTEST, shift)
+        plan = cut_documents(offsets["ids"], capacity, MIN_PIECE_TOKENS, shift)
         # No piece has 0 or 1 tokens; their rows are there so that a length is an index.
-        sizes = np.asarray([(0, 0), (0, 0), *map(self.corrupted, range(SHORTEST, capacity + 1))])
+        sizes = np.asarray(
+            [(0, 0), (0, 0), *map(self.corrupted, range(MIN_PIECE_TOKENS, capacity + 1))]
+        )
         return share_rows(plan, sizes[plan.length], (length, target_length))
 
     def make_example(self, records: Rows, index: int, rng: np.random.Generator) -> Example:

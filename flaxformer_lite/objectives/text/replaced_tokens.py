@@ -31,7 +31,8 @@ from flaxformer_lite.objectives.text.masked_lm import MaskedLm
 from flaxformer_lite.types import Arrays
 
 DETECTED = "real_weights"  # the term of the tokens that the discriminator judges
-CHUNKS = 4  # of the masked tokens; the generator's logits of one exist at a time while it draws
+# Of the masked tokens; the generator's logits of one exist at a time while it draws.
+DRAW_CHUNKS = 4
 EMBEDDINGS = (  # section 3.2: shared, all but the layer to d_model
     r"^(token_embed|embed/(position|token_types|norm))"
 )
@@ -211,7 +212,7 @@ def draw(projection: DeferredLogits, uniforms_BM: jax.Array, /) -> jax.Array:
       projection: x [B, M, D].
       uniforms_BM: float32 in [0, 1).
     """
-    parts = np.array_split(np.arange(uniforms_BM.shape[1]), min(CHUNKS, uniforms_BM.shape[1]))
+    parts = np.array_split(np.arange(uniforms_BM.shape[1]), min(DRAW_CHUNKS, uniforms_BM.shape[1]))
 
     def part(x_BMD: jax.Array, uniforms_BM: jax.Array) -> jax.Array:
         mass_BMV = jnp.cumsum(

@@ -22,7 +22,7 @@ from flaxformer_lite.objectives.base import (
 from flaxformer_lite.objectives.sums import LossSums, token_loss
 from flaxformer_lite.types import Arrays
 
-COUNTED = 1 << 20  # labels counted for the unigram baseline, at most
+MAX_COUNTED_LABELS = 1 << 20  # labels counted for the unigram baseline, at most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +92,6 @@ def label_counts(data: Dataset, split: str) -> np.ndarray:
     for targets in data.sample_targets(split):
         counts += np.bincount(targets["labels"], targets["weights"], data.vocab_size)
         seen += targets["labels"].size
-        if seen >= COUNTED:
+        if seen >= MAX_COUNTED_LABELS:
             break
     return counts

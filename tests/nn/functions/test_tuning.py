@@ -12,13 +12,13 @@ from flaxformer_lite.config import MeshConfig
 from flaxformer_lite.data import dummy
 from flaxformer_lite.nn.feed_forwards.mlp import MlpConfig
 from flaxformer_lite.nn.functions import tuning
+from flaxformer_lite.nn.functions.device_ops import name_arrays
 from flaxformer_lite.nn.functions.sharding import ActivationSharding, place_execution
 from flaxformer_lite.nn.functions.tuning import (
     OPTIONS,
     compiler_options,
     compute_gradient_once,
     compute_once,
-    name_arrays,
 )
 from flaxformer_lite.runs.start.initial_state import initial_state
 from flaxformer_lite.training import program

@@ -30,9 +30,9 @@ from flaxformer_lite.nn.attentions.blockwise import BiasTree, Given, SoftmaxStat
 from flaxformer_lite.nn.attentions.context_parallel.balance import is_imbalanced
 from flaxformer_lite.nn.attentions.context_parallel.gather import call_at_rows
 from flaxformer_lite.nn.functions import masks
+from flaxformer_lite.nn.functions.device_ops import ATTENTION, name_arrays
 from flaxformer_lite.nn.functions.linear_call import forbid_reverse_mode, linear_call
 from flaxformer_lite.nn.functions.sharding import Shards
-from flaxformer_lite.nn.functions.tuning import ATTENTION, name_arrays
 from flaxformer_lite.types import Tree
 
 BLOCK_ROWS = 256  # rows and columns of a block, as blockwise has

@@ -1,7 +1,6 @@
-"""Opens the examples of a text or of a table: its records, and the rows that they form."""
+"""Opens the examples of a task: the rows of a table, the task fitted to them, and its records."""
 
 import contextlib
-import functools
 import hashlib
 import itertools
 import json
@@ -21,184 +20,21 @@ from flaxformer_lite.config import (
     plugin_name,
     to_config_dict,
 )
-from flaxformer_lite.data import store
 from flaxformer_lite.data.digests import digest_of, is_cacheable, made_by
-from flaxformer_lite.data.documents import PAIR, STORED, open_corpus
-from flaxformer_lite.data.encoding import encode_rows, row_errors
-from flaxformer_lite.data.open_tokenizer import make_tokenizer, train_tokenizer
-from flaxformer_lite.data.records import Corpus, Counted, Records, Stream
+from flaxformer_lite.data.encoding import encode_rows, row_errors, train_table_tokenizer
+from flaxformer_lite.data.open_tokenizer import check_vocabulary, make_tokenizer
+from flaxformer_lite.data.records import Records, Stream
 from flaxformer_lite.data.rows import Table, TableRows, open_table
 from flaxformer_lite.data.split import SPLITS
 from flaxformer_lite.data.table_splits import by_role, columns_of, drop_unusable, open_splits
-from flaxformer_lite.objectives.base import Objective
-from flaxformer_lite.objectives.row_plans import WHOLE_DOCUMENTS, RowPlan, shift_of
-from flaxformer_lite.objectives.rows import StoredColumn
 from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.runtime import garbage, progress
 from flaxformer_lite.storage import content_cache
 from flaxformer_lite.text.tokenizer import Tokenizer
 
-PLANNED_TOKENS = 1 << 24  # that are planned into rows at a time
-# Of each row of a plan, the pieces: the first token of each in the split, its tokens and its text.
-PLAN = {
-    "document": StoredColumn("int64"),
-    "start": StoredColumn("int64", like="document"),
-    "length": StoredColumn("int32", like="document"),
-}
-WHOLE = {"document": StoredColumn("int64")}  # where documents are pairs, which no plan cuts
 MAX_NAMED_LABELS = 12  # most labels that the start of a run prints
 MAX_EXPLAINED_ROWS = 1 << 12  # rows that say why nothing is learned from some
 MOST_DROPPED = 5  # dropped rows that it names
-SAMPLED_ROWS = 1 << 12  # number of rows by which the characters of a table are estimated
-
-
-def open_records(
-    cfg: DataConfig, corpus: Corpus, objective: Objective, split: str, number: int = 0
-) -> Records:
-    """Plans the rows of a split for the objective, or reads the plan from the cache.
-
-    Args:
-      cfg: the data section of the experiment.
-      corpus: the tokenized text.
-      objective: plans the rows.
-      split: "train" or "eval".
-      number: of one of `objective.num_plans`; held-out text has the first.
-
-    Raises:
-      ConfigError: the split does not fill one row.
-    """
-    length, target_length = objective.lengths(cfg.length, cfg.target_length)
-    made_by = (
-        plugin_name(objective),
-        to_config_dict(objective).to_json(),
-        *registry.code_of(type(objective)),
-    )
-    made_from = [store.FORMAT, STORED, corpus.fingerprint, *made_by, length, target_length]
-    key = digest_of(made_from)
-    tokens = corpus.tokens[split]
-    is_whole = tokens.names == PAIR
-    shifted = {}
-    # An objective of one plan, such as a plug-in's, need not know of shifts.
-    if objective.num_plans > 1:
-        shifted["shift"] = shift_of(number)
-
-    def write(writer: store.StoreWriter) -> None:
-        offsets = {name: tokens.offsets_of(name) for name in tokens.names}
-        first = offsets[tokens.names[0]]
-        for begin, end in _ranges(first):
-            ends = {name: x[begin : end + 1] - x[begin] for name, x in offsets.items()}
-            planned = objective.plan_rows(ends, length, target_length, corpus.tokenizer, **shifted)
-            pieces = {"document": planned.document + begin}
-            if not is_whole:
-                pieces |= {"start": planned.start + first[begin], "length": planned.length}
-            count = np.diff(planned.first)
-            writer.append_joined(split, len(count), pieces, dict.fromkeys(pieces, count))
-
-    if split == "train" and tokens.num_tokens < length:
-        raise ConfigError(
-            f"{corpus.source.where}: {tokens.num_tokens} tokens to train on, less than one row of"
-            f" data.length={length}; give more text or lower data.length."
-        )
-    name = f"rows-{key}-{split}"
-    if number:
-        name += f"-{number}"
-    columns = WHOLE if is_whole else PLAN
-    plan = store.open_store(cfg.cache, name, columns, [store.Part("rows", write)])
-    if not len(plan):
-        where = corpus.source.where
-        if split == "eval" and cfg.eval_path:
-            where = f"data.eval_path={cfg.eval_path!r}"
-        raise ConfigError(
-            f"{where}: no document of the {split} split is long enough for"
-            f" {plugin_name(objective)}; give more text."
-        )
-    return Records(
-        corpus.tokenizer,
-        length,
-        target_length,
-        tokens.store,
-        tokens.names,
-        split,
-        RowPlan(
-            WHOLE_DOCUMENTS if is_whole else plan.values("start"),
-            WHOLE_DOCUMENTS if is_whole else plan.values("length"),
-            plan.values("document"),
-            plan.offsets("document"),
-        ),
-        trained_on=corpus.tokens["train"] if len(corpus.tokens["train"]) else None,
-    )
-
-
-def _ranges(offsets: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Yields ranges of documents of about PLANNED_TOKENS."""
-    begin = 0
-    count = len(offsets) - 1
-    while begin < count:
-        end = int(np.searchsorted(offsets, offsets[begin] + PLANNED_TOKENS, side="right")) - 1
-        end = max(end, begin + 1)
-        yield begin, end
-        begin = end
-
-
-def open_text_rows(
-    cfg: ExperimentConfig, data: DataConfig, name: str = "", mixture: Counted | None = None
-) -> Stream:
-    """Opens the rows of a text.
-
-    The first call tokenizes the text and plans its rows in `data.cache`.
-
-    Args:
-      cfg: the experiment.
-      data: its data section, or that of one source of a mixture.
-      name: the name of the source.
-      mixture: the training records of all of the mixture's sources, once they are open.
-
-    Raises:
-      ConfigError: the text, tokenizer, cache or lengths cannot work; the message names the field
-        and the way out.
-    """
-    objective = cfg.objective
-    corpus = open_corpus(data, objective.columns, skeleton=cfg.model.skeleton)
-    missing = [name for name in objective.needs if getattr(corpus.tokenizer, name) in (None, ())]
-    if missing:
-        way_out = "leave the path empty to train one"
-        if cfg.train.init_from:
-            way_out = "choose another objective"
-        raise ConfigError(
-            f"data.tokenizer.path={data.tokenizer.path!r}: has no {', '.join(missing)}, which"
-            f" {plugin_name(objective)} needs; {way_out}."
-        )
-    check_vocabulary(cfg, corpus.tokenizer)
-
-    @functools.cache
-    def opened(split: str, number: int = 0) -> Records:
-        records = open_records(data, corpus, objective, split, number)
-        return replace(records, source=name, mixture=mixture)
-
-    splits = {split: opened(split) for split in SPLITS}
-    shape = splits["train"].length, splits["train"].target_length
-    key = hashlib.sha256(f"{corpus.fingerprint} {objective!r} {shape}".encode()).hexdigest()[:16]
-    open_plan = functools.partial(opened, "train")
-    return Stream(corpus.source, splits, key, open_plan, objective.num_plans, corpus)
-
-
-def check_vocabulary(cfg: ExperimentConfig, known: Tokenizer) -> None:
-    """Rejects a model whose vocabulary is smaller than its tokenizer's."""
-    used = known.vocab_size
-    published = cfg.train.init_from
-    if published and "sentinel_ids" not in cfg.objective.needs:
-        used = min((used, *known.sentinel_ids))  # published models other than T5 lack sentinels
-    if 0 < cfg.model.vocab_size < used:
-        way_out = "model.vocab_size=0 to follow it"
-        if published:
-            way_out = (
-                f"data.tokenizer.path to the tokenizer of {published}, or data.tokenizer.add to the"
-                " tokens that its table lacks, which get rows"
-            )
-        raise ConfigError(
-            f"model.vocab_size={cfg.model.vocab_size}: the tokenizer has {known.vocab_size}; set"
-            f" {way_out}."
-        )
 
 
 def open_labelled_stream(
@@ -249,7 +85,7 @@ def open_labelled(
     rows = {name: by_role(objective, part, cfg.columns) for name, part in tables.items()}
     objective = _fitted(cfg, objective, tables["train"], rows["train"], names, labels)
     chosen = make_tokenizer(
-        cfg.tokenizer, lambda: _train_tokenizer(cfg, tables["train"], rows["train"])
+        cfg.tokenizer, lambda: train_table_tokenizer(cfg, tables["train"], rows["train"])
     )
     records = {}
     for name in SPLITS:
@@ -351,34 +187,6 @@ def open_rows(
         return opened(str(content_cache.local(cfg.cache)))
     except content_cache.NotWritable:  # for example, if the workdir comes from another machine
         return opened("")
-
-
-def _train_tokenizer(cfg: DataConfig, read: Table, rows: TableRows) -> Path:
-    """Returns the folder of a tokenizer that is trained on the rows, unless it is cached."""
-
-    def sample(every: int) -> Iterator[str]:
-        with progress.working(f"training the {cfg.tokenizer.name} tokenizer"):
-            yield from _texts(rows.take(np.arange(0, len(rows), every)))
-
-    data: list[object] = ["labelled", read.fingerprint, cfg.columns]
-    return train_tokenizer(cfg, data, lambda: _characters(rows), sample)
-
-
-def _characters(rows: TableRows) -> float:
-    """Estimates the number of characters in the texts of all rows."""
-    sample = rows.take(np.arange(0, len(rows), max(1, len(rows) // SAMPLED_ROWS)))
-    return sum(map(len, _texts(sample))) / len(sample) * len(rows)
-
-
-def _texts(value: object) -> Iterator[str]:
-    """Yields all texts within a value, without lone surrogates, which the task refuses by row."""
-    if isinstance(value, str):
-        yield value.encode(errors="ignore").decode()
-    elif isinstance(value, dict):
-        yield from _texts(list(value.values()))
-    elif isinstance(value, (list, tuple, TableRows)):
-        for inner in value:
-            yield from _texts(inner)
 
 
 def _untaught(objective: Task, parts: Collection[Records]) -> list[str]:
