@@ -134,7 +134,7 @@ def embedder_of(root: Path, embedder: Path) -> None:
     train("sentences", run, embedder, 4 * pairs)
     vectors = root / "runs/vectors.npy"
     texts = [word for text in SENTENCES for word in ("--text", text)]
-    command("embed", "--model", run, *texts, "--out", vectors)
+    command("embed", "--model", run, *texts, "--output", vectors)
     keep(publish(run, "embedder", root), {}, vectors=np.load(vectors))
 
 

@@ -41,7 +41,8 @@ def classify(folder: Path) -> dict[str, Any]:
     pipe = transformers.pipeline("text-classification", str(folder), top_k=None)
     rows = []
     for scores in pipe(list(SENTENCES)):
-        rows.append({"prediction": scores[0]["label"]} | {x["label"]: x["score"] for x in scores})
+        probabilities = {f"probability_{x['label']}": x["score"] for x in scores}
+        rows.append({"prediction": scores[0]["label"]} | probabilities)
     return {"rows": rows}
 
 
