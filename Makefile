@@ -31,8 +31,8 @@ FAST := tests/nn/functions tests/nn/positions tests/nn/modules tests/config test
 test-fast: $(STAMP)  ## run the tests of the functions, modules, config and command line, in under two minutes
 	$(BIN)/python -m pytest $(WORKERS) $(FAST)
 
-nightly: $(STAMP)  ## run all tests, with those too slow for every change, in about half an hour on two cores
-	$(BIN)/python -m pytest $(WORKERS) -m ''
+nightly: $(STAMP)  ## run all tests, with those too slow for every change, in the programs that a user runs
+	FLAXFORMER_LITE_DEFAULT_XLA=1 $(BIN)/python -m pytest $(WORKERS) -m ''
 
 lint: $(STAMP)  ## check style, imports, format, types and workflows
 	$(BIN)/ruff check .

@@ -72,8 +72,11 @@ class Parser(argparse.ArgumentParser):
         if not flag:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         near = registry.did_you_mean(flag, [*self.known_flags() - {"--help"}]) or fields
-        if flag.removeprefix("--") in hints.FLAGS:
-            near = f"; write {hints.FLAGS[flag.removeprefix('--')]}"
+        command = self.prog.rpartition(" ")[2]
+        for known in (f"{command} {flag}", flag):
+            if known in hints.FLAGS:
+                near = f"; write {hints.FLAGS[known]}"
+                break
         named = []
         for action in private_names.flags(self):
             if not action.option_strings:
@@ -151,9 +154,9 @@ def _main(argv: list[str]) -> None:
         parser.print_help()
         return
     if not argv[0].startswith("-") and argv[0] not in COMMANDS:
-        near = registry.did_you_mean(argv[0], list(COMMANDS))
         if argv[0] in hints.COMMANDS:
-            near = f"; write {hints.COMMANDS[argv[0]]}"
+            parser.error(f"{argv[0]}: no such command; write {hints.COMMANDS[argv[0]]}")
+        near = registry.did_you_mean(argv[0], list(COMMANDS))
         parser.error(f"{argv[0]}: no such command{near}; there are {', '.join(COMMANDS)}")
     asks_help = bool({"-h", "--help"} & set(argv))
     unknown = chosen.unknown(argv[1:]) if argv[0] in COMMANDS and not asks_help else []

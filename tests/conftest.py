@@ -3,7 +3,6 @@ errors (pyproject.toml); and the same surroundings on every machine: an empty ho
 
 import atexit
 import ctypes
-import functools
 import gc
 import importlib.metadata
 import json
@@ -45,7 +44,7 @@ from tests.refusals import refusal  # noqa: E402, F401
 # Tests compile thousands of tiny programs and run each once: optimising them costs three times what
 # it saves. Each fusion through MLIR, and a module of LLVM for each part of a program, would make a
 # compilation six times as long.
-# FLAXFORMER_LITE_DEFAULT_XLA=1 tests the programs that a user runs (`make nightly-default`).
+# FLAXFORMER_LITE_DEFAULT_XLA=1 tests the programs that a user runs (`make nightly`).
 DEFAULT_XLA = bool(os.environ.get("FLAXFORMER_LITE_DEFAULT_XLA"))
 # Eight devices meet late on a busy machine: XLA by itself ends a process after 40 seconds.
 DEVICES = (
@@ -79,7 +78,6 @@ gc.set_threshold(environment.GC_THRESHOLD)
 import jax  # noqa: E402, after the flags it reads
 from jax.experimental.compilation_cache import compilation_cache  # noqa: E402
 
-from flaxformer_lite.models import parameter_shapes  # noqa: E402
 from tests import programs  # noqa: E402
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -88,9 +86,6 @@ if not DEFAULT_XLA:
     programs.share_contexts()
     programs.share_executables()
     programs.trust_shapes()
-
-# Many tests read the same files: shapes are traced once for each config.
-parameter_shapes._shapes = functools.cache(parameter_shapes._shapes.__wrapped__)
 
 # folders of few tests that take long
 RUNS = ("runs", "examples", "plan", "cli", "training")

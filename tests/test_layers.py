@@ -40,7 +40,7 @@ KNOW_DEVICES = {
     "functions/tuning.py",
     "attentions/dispatch.py",
 }
-MOST_DATA_FILES = 27
+MOST_DATA_FILES = 26
 MOST_DATA_FLOORS = 8
 MOST_DATA_LINES = 450  # of a file
 REGISTRY = ("registry.resolve", "registry.resolve_class", "registry.available")

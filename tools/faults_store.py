@@ -42,7 +42,7 @@ def hash_of(corpus: Corpus) -> str:
     """Hashes all that is stored of a text."""
     store = corpus.tokens["train"].store
     digest = hashlib.sha256(f"{store.offsets('ids').tolist()} {store.splits}".encode())
-    for name in documents.COLUMNS:
+    for name in (*documents.TEXT, *documents.COLUMNS):
         digest.update(store.values(name).tobytes())
     return digest.hexdigest()
 
@@ -118,8 +118,9 @@ def hunt(root: Path, *, turns: int, processes: int = 2, locks: bool = True, seed
             killed += process.exitcode == -9
         if turn % 3 != 1 and turn < turns - 1:  # else the next goes on where this one was killed
             change(folder, draw, LINES // 10)
-    name = open_text(folder, cache).folder.name
-    left = [path.name for path in cache.iterdir() if f"{name}.part-" in path.name]
+    store = open_text(folder, cache).tokens["train"].store
+    assert store.folder is not None, "in the cache"
+    left = [path.name for path in cache.iterdir() if f"{store.folder.name}.part-" in path.name]
     if not locks:  # it is not known which of these are still being written
         left = [path for path in left if not path.startswith(".")]
     assert not left, left

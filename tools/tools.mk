@@ -1,9 +1,5 @@
 # Targets that make data, figures and fixtures, or try what tests cannot; included by the Makefile.
-.PHONY: browser canary compare dist docs-test examples exports faults faults-remote faults-two mails matrix menus meshes mpi nightly-default notebooks opponent parity plans pods positions scoreboard sentiment slurm words
-
-# TESTS=tests/nn runs a part of it.
-nightly-default: $(STAMP)  ## run the tests once with XLA's default flags and JAX as it is, as a user's programs run
-	FLAXFORMER_LITE_DEFAULT_XLA=1 $(BIN)/python -m pytest $(WORKERS) $(TESTS)
+.PHONY: browser canary compare dist docs-test examples exports faults faults-remote faults-two mails matrix menus meshes mpi notebooks opponent parity plans pods positions scoreboard sentiment slurm words
 
 # A Python that is not installed is an error. JAX=oldest or JAX=newest runs one of the two. OLDEST as in pyproject.toml; newer jax has no Python 3.11.
 PYTHONS ?= python3.11 python3.12 python3.13

@@ -246,12 +246,13 @@ def _cached(data: Dataset, seconds: float, before: Collection[Path]) -> Rows:
     size = 0
     for name, (corpus, _) in texts.items():
         tokens = sum(split.num_tokens for split in corpus.tokens.values())
-        is_new = corpus.folder not in before
+        folder = corpus.tokens["train"].store.folder
+        is_new = folder not in before
         if is_new:
             size += corpus.source.size
         how = "written" if is_new else "already in the cache"
         rows.append((f"{name} data".lstrip(), f"{corpus.source.where}: {corpus.source.kinds()}"))
-        rows.append(("", f"{tokens:,} tokens, {how}: {corpus.folder}"))
+        rows.append(("", f"{tokens:,} tokens, {how}: {folder}"))
     speed = f", {size / 1e6 / seconds:.1f} MB/s" if size else ""
     rows.append(("rows", f"{data.num_examples:,} to train on"))
     rows.append(("time", f"{seconds:.1f} s{speed}"))

@@ -13,7 +13,8 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.read import quote_name
 from flaxformer_lite.inference.prompts import check_token_ids
 from flaxformer_lite.model_folder import is_workdir
-from flaxformer_lite.pretrained import folder
+from flaxformer_lite.pretrained import folder, hf_config
+from flaxformer_lite.pretrained.safetensors import WeightsError
 from flaxformer_lite.text.published_tokenizer import PublishedTokenizer
 
 HEADS = ("masked_lm", "pretraining")
@@ -28,12 +29,19 @@ def print_guesses(args: argparse.Namespace, where: Path, texts: Sequence[str]) -
       where: the directory of the model.
       texts: texts with [MASK].
     """
-    opened = open_named_model(args, _head(where), folder=where)
+    try:
+        opened = open_named_model(args, _head(where), folder=where)
+    except WeightsError:
+        if is_workdir(where) or _published_head(where) in HEADS:
+            raise
+        raise ConfigError(
+            f"{args.model}: an encoder guesses masked words with a masked-LM head, and this one has"
+            " none; `embed` makes vectors with it."
+        ) from None
     if opened.cfg.head not in HEADS:
         raise ConfigError(
-            f"family={opened.cfg.family!r}, head={opened.cfg.head!r}: an encoder guesses masked"
-            " words with a masked-LM head, and this one has none; embed or predict reads texts"
-            " with it."
+            f"{args.model}: its head is {opened.cfg.head!r}, and an encoder guesses masked words"
+            " with a masked-LM head; `predict` reads texts with it."
         )
     guesses: list[list[tuple[str, float]]] = []
     for text in texts:
@@ -94,3 +102,8 @@ def _head(where: Path) -> str | None:
     if is_workdir(where) or not folder.read_config(where).get("architectures"):
         return None
     return "masked_lm"
+
+
+def _published_head(where: Path) -> str:
+    _, cfg = hf_config.open_config(folder.read_config(where), where, None, None)
+    return cfg.head

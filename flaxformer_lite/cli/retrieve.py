@@ -20,7 +20,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.retrieval import is_beir, read_beir, read_pairs
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.inference.embed import Vectors, embed, similarity
-from flaxformer_lite.inference.retrieval import MAX_RANK, Collected, Hits, metrics, search
+from flaxformer_lite.inference.retrieval import MAX_RANK, Hits, SearchData, metrics, search
 from flaxformer_lite.model_details import load_sentence_layers
 from flaxformer_lite.objectives.tables import retrieval
 from flaxformer_lite.pretrained.sentences import SentenceLayers
@@ -97,7 +97,7 @@ def prompts_of(args: argparse.Namespace) -> dict[str, str | None]:
 def nearest(
     opened: Opened,
     layers: SentenceLayers,
-    data: Collected,
+    data: SearchData,
     k: int,
     prompts: dict[str, str | None],
 ) -> Hits:
@@ -108,7 +108,7 @@ def nearest(
 def nearest_and_scores(
     opened: Opened,
     layers: SentenceLayers,
-    data: Collected,
+    data: SearchData,
     k: int,
     prompts: dict[str, str | None],
     scored_rows: Sequence[Sequence[int]],
@@ -144,7 +144,7 @@ def nearest_and_scores(
     return hits, similar
 
 
-def measured(data: Collected, hits: Hits) -> dict[str, float]:
+def measured(data: SearchData, hits: Hits) -> dict[str, float]:
     """Computes the metrics of a search."""
     names = sorted(data.corpus)
     retrieved = []
@@ -153,7 +153,7 @@ def measured(data: Collected, hits: Hits) -> dict[str, float]:
     return metrics(retrieved, [data.relevant[query] for query in data.queries])
 
 
-def _words(data: Collected) -> dict[str, float] | None:
+def _words(data: SearchData) -> dict[str, float] | None:
     """Returns the metrics of tf-idf; None without scikit-learn, or without words."""
     documents = [data.corpus[name] for name in sorted(data.corpus)]
     vectors = retrieval.same_words(list(data.queries.values()), documents)

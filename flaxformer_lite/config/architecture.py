@@ -248,7 +248,7 @@ class Architecture(Record):
     @property
     def has_position_table(self) -> bool:
         """Whether the encoding learns one row per position, which makes max_length a hard limit."""
-        return self.position_tables(self.max_length) != self.position_tables(self.max_length + 1)
+        return self.position.span(self.max_length) is not None
 
     def position_tables(self, max_length: int) -> Mapping[str, object]:
         """Returns what the encoding learns for texts of this length: its tables, by name.

@@ -30,7 +30,7 @@ MLPS = ("plain", "gated", "none")
 # nn/modules/norms.py
 NORMS = ("layer", "layer_no_bias", "layer_no_affine", "rms", "rms_offset", "rms_no_affine")
 # nn/modules/stack.py; a joined name lists what is kept, each more than the one before it
-# (nn/functions/tuning.py)
+# (nn/functions/device_ops.py)
 REMATS = (
     "none",
     "dots",

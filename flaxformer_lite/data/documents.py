@@ -181,7 +181,7 @@ def _tokenized(cfg: DataConfig, text: Text, chosen: Tokenizer, skeleton: str) ->
             raise ConfigError(
                 f"{source.where}: no text left for the {split} split; give more text."
             )
-    return Corpus(source, chosen, tokens, key, content_cache.find_place(cfg.cache, name))
+    return Corpus(source, chosen, tokens, key)
 
 
 def _check_tokens(cfg: DataConfig, source: Source) -> None:

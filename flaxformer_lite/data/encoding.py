@@ -265,7 +265,7 @@ def _made_from(objective: Task, encoder: Encoder, read: Table) -> list[Any]:
     """Returns what the content of a store depends on."""
     parts = [
         FORMAT,
-        read.fingerprint,
+        *read.identity,
         encoder.rows.names,
         encoder.length,
         encoder.target_length,

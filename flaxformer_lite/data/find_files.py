@@ -211,7 +211,8 @@ def _table_of(root: Path, where: str, split: str) -> list[Path]:
         return _table_of(root / wanted, where, split)
     if not (root / "state.json").is_file():
         raise ConfigError(
-            f"{where}: a folder that datasets' save_to_disk did not write; name a file in it."
+            f"{where}: a folder that datasets' save_to_disk did not write; name its files, as in"
+            f" {root / '*.csv'}."
         )
     files = []
     for entry in read_object(root / "state.json", {"_data_files": list}).get("_data_files") or []:

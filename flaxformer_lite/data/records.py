@@ -5,8 +5,7 @@ import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -87,14 +86,6 @@ class Corpus:
     tokenizer: Tokenizer
     tokens: dict[str, Tokens]  # by split
     fingerprint: str  # hash of text, split and tokenizer
-    folder: Path  # of the store
-
-
-class Counted(Protocol):
-    """Records of all sources of a mixture."""
-
-    @property
-    def counts(self) -> np.ndarray: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +129,7 @@ class Records:
     sizes: np.ndarray = field(default_factory=lambda: np.zeros((0, 1), np.int32))
     trained_on: Tokens | None = None
     source: str = ""
-    mixture: Counted | None = None
+    mixture: "ConcatRecords | None" = None
     reference: np.ndarray | None = None
 
     def __len__(self) -> int:
@@ -158,7 +149,7 @@ class Records:
     def records_of(self, row: int) -> np.ndarray:
         """Returns the numbers of the records that a row is made of, from 0, int64 [pieces]."""
         if self.plan is None:
-            return np.arange(len(self))[[row]]
+            return np.array([range(len(self))[row]])
         return self.plan.document[self.plan.first[row] : self.plan.first[row + 1]]
 
     def piece(self, number: int) -> np.ndarray:

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.data.row_files import read_lines
 from flaxformer_lite.data.rows import Table, open_table
 from flaxformer_lite.data.table_splits import by_role
-from flaxformer_lite.data.text_encoding import lines
 from flaxformer_lite.files.read import quote_value
-from flaxformer_lite.inference.retrieval import Collected
+from flaxformer_lite.inference.retrieval import SearchData
 from flaxformer_lite.objectives.tables.sentence_embeddings import SentenceEmbeddings, texts_of_row
 
 CORPUS = ("corpus.jsonl", "corpus.jsonl.gz")
@@ -22,7 +22,7 @@ def is_beir(path: str) -> bool:
     return _folder(Path(path)) is not None
 
 
-def read_beir(path: str, where: str) -> Collected:
+def read_beir(path: str, where: str) -> SearchData:
     """Reads a folder of BEIR.
 
     That is corpus.jsonl (`_id`, `title`, `text`), queries.jsonl (`_id`, `text`), and judgements in
@@ -61,10 +61,10 @@ def read_beir(path: str, where: str) -> Collected:
             f"{judged.where}: no query of queries.jsonl has a document with a score above 0; the"
             " files do not belong together."
         )
-    return Collected(known, corpus, {query: relevant[query] for query in known})
+    return SearchData(known, corpus, {query: relevant[query] for query in known})
 
 
-def read_pairs(path: str, where: str, columns: str = "", *, documents: str = "") -> Collected:
+def read_pairs(path: str, where: str, columns: str = "", *, documents: str = "") -> SearchData:
     """Reads rows of a query, its answer and, if there are some, negatives.
 
     All answers and negatives of the file are the documents; equal texts are one. All answers of
@@ -91,7 +91,7 @@ def read_pairs(path: str, where: str, columns: str = "", *, documents: str = "")
         relevant.setdefault(query, set()).add(corpus[positive])
     for text in _lines(documents):
         corpus.setdefault(text, f"{len(corpus):09d}")
-    return Collected(_by_id(queries), _by_id(corpus), relevant)
+    return SearchData(_by_id(queries), _by_id(corpus), relevant)
 
 
 def _by_id(ids: Mapping[str, str]) -> dict[str, str]:
@@ -105,7 +105,7 @@ def _lines(path: str) -> list[str]:
     file = Path(path)
     if not file.is_file():
         raise ConfigError(f"{where}: no such file.")
-    return [line.rstrip("\r\n") for line in lines(file, where) if line.strip()]
+    return [line.rstrip("\r\n") for line in read_lines(file, where) if line.strip()]
 
 
 def _folder(path: Path) -> Path | None:

@@ -1,11 +1,16 @@
 """Rows of files: csv, tsv, json, jsonl, parquet, arrow and CoNLL, each by its suffix.
 
+Text is UTF-8, or UTF-16 if the file begins with its byte order mark (Excel's "Unicode text").
+
 With each row comes its place in the file, from 1: of jsonl and CoNLL the line where it begins, of
 others the number of the row.
 """
 
+import codecs
 import contextlib
 import csv
+import functools
+import io
 import itertools
 import json
 import logging
@@ -14,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data import columnar, text_encoding
+from flaxformer_lite.data import columnar
 from flaxformer_lite.files.read import Json, quote_value
 from flaxformer_lite.storage import compressed
 from flaxformer_lite.storage.compressed import File
@@ -25,6 +30,10 @@ LARGEST = 1 << 31  # most bytes of a .json file, which is read in one piece
 MOST_CHARACTERS = 1 << 24  # of one field of csv
 # Excel's first line, which names the separator.
 NAMED_SEPARATOR = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)
+UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+USUAL = "cp1252"  # what Excel writes as "CSV" on most machines
+MAX_LINE_CHARACTERS = 1 << 24  # characters of a line
+MAX_SHOWN_CHARACTERS = 20  # characters of a line that are shown on each side of what cannot be read
 # Columns of CoNLL-U, https://universaldependencies.org/format.html
 UNIVERSAL = ("id", "tokens", "lemmas", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 DOCUMENT = "-DOCSTART-"  # the word of CoNLL's lines between documents
@@ -99,7 +108,7 @@ def _form_of(path: File, where: str, usual: str) -> _Form:
       where: the field and value to name in errors.
       usual: the separator, unless the first line lacks it and has a semicolon or tab.
     """
-    text = text_encoding.lines(path, where, "")
+    text = read_lines(path, where, "")
     first = next(text, "")
     named = NAMED_SEPARATOR.fullmatch(first)
     if named:
@@ -162,7 +171,7 @@ def _cells(path: File, where: str, form: _Form) -> Iterator[Json]:
       ConfigError: a line has a different number of values from the first, or cannot be read; names
         the line.
     """
-    text = text_encoding.lines(path, where, "")
+    text = read_lines(path, where, "")
     lines = _reader(itertools.islice(text, form.lines_before, None), form)
     begins = 1
     try:
@@ -205,7 +214,7 @@ def _conll(universal: bool) -> Reader:
         sentence: list[list[str]] = []
         width = len(UNIVERSAL) if universal else 0
         begins = 1
-        lines = itertools.chain(text_encoding.lines(path, where), [""])
+        lines = itertools.chain(read_lines(path, where), [""])
         for number, line in enumerate(lines, start=1):
             line = line.rstrip("\r\n")
             # a column between tabs may contain spaces
@@ -243,13 +252,13 @@ def _sentence_row(sentence: list[list[str]], universal: bool) -> Json:
 
 def _plain(path: File, where: str) -> Rows:
     """Reads CoNLL, or Excel's "Unicode text", which separates values by tabs."""
-    if text_encoding.is_utf16(path, where):
+    if is_utf16(path, where):
         return _delimited("\t")(path, where)
     return _conll(False)(path, where)
 
 
 def _jsonl(path: File, where: str) -> Rows:
-    for number, line in enumerate(text_encoding.lines(path, where), start=1):
+    for number, line in enumerate(read_lines(path, where), start=1):
         if line.strip():
             at = f"{where}:{number}"
             yield number, _object(_json(line.rstrip(), at), at)
@@ -263,7 +272,7 @@ def _list(path: File, where: str) -> Rows:
             f"{where}: {compressed.size(path):,} bytes of JSON in one piece; write it as jsonl, an"
             " object per line."
         )
-    read = _json("".join(text_encoding.lines(path, where)), where)
+    read = _json("".join(read_lines(path, where)), where)
     if isinstance(read, dict) and isinstance(read.get("data"), list):
         read = read["data"]
     if not isinstance(read, list):
@@ -333,4 +342,73 @@ LINED = (".jsonl", ".ndjson", *CONLL, ".txt")
 def has_lines(path: File, where: str) -> bool:
     """Returns whether the rows of a file are lines, whose places are not the numbers of rows."""
     kind = compressed.kind(path)
-    return kind in LINED and not (kind == ".txt" and text_encoding.is_utf16(path, where))
+    return kind in LINED and not (kind == ".txt" and is_utf16(path, where))
+
+
+def is_utf16(path: File, where: str) -> bool:
+    """Returns whether a file begins with the byte order mark of UTF-16."""
+    with compressed.reading(path, where), compressed.unpacked(path, where) as stream:
+        return stream.read(2) in UTF16
+
+
+def read_lines(path: File, where: str, newline: str = "\n") -> Iterator[str]:
+    """Yields the lines of a file, with their ends.
+
+    Args:
+      path: the file, which may be compressed.
+      where: the field and value to name in errors.
+      newline: as in `open`; "" keeps all kinds of line ends.
+
+    Raises:
+      ConfigError: a line is longer than MAX_LINE_CHARACTERS; or the file is neither UTF-8 nor
+        marked as UTF-16, with the line and how to convert it.
+    """
+    with compressed.reading(path, where), compressed.unpacked(path, where) as stream:
+        encoding = "utf-8-sig"
+        if stream.peek(2)[:2] in UTF16:
+            encoding = "utf-16"
+        try:
+            with io.TextIOWrapper(stream, encoding, newline=newline) as text:
+                number = 0
+                while line := text.readline(MAX_LINE_CHARACTERS + 1):
+                    number += 1
+                    if len(line) > MAX_LINE_CHARACTERS:
+                        raise ConfigError(
+                            f"{where}:{number}: a line of more than"
+                            f" {MAX_LINE_CHARACTERS >> 20} Mi characters; cut its text into several"
+                            " rows."
+                        )
+                    yield line
+        except UnicodeDecodeError:
+            raise _undecodable(path, where, encoding) from None
+
+
+def _undecodable(path: File, where: str, encoding: str = "utf-8-sig") -> ConfigError:
+    """Returns the error for a file that is not text; it names the first bad line."""
+    if encoding == "utf-16":
+        return ConfigError(f"{where}: begins like UTF-16, but is not; save it as UTF-8.")
+    with compressed.unpacked(path, where) as stream:
+        # A line of the most characters; a longer one before it would have been refused.
+        read = functools.partial(stream.readline, 4 * MAX_LINE_CHARACTERS)
+        for number, line in enumerate(iter(read, b""), start=1):
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                return ConfigError(
+                    f"{where}:{number}: not UTF-8 text (byte {line[error.start]:#04x}"
+                    f"{_as_usual(line, error.start)}). In Excel, save it as 'CSV UTF-8'; or convert"
+                    f" it: iconv -f {USUAL} -t utf-8 {path.name} > utf8-{path.name}"
+                )
+    return ConfigError(f"{where}: not UTF-8 text; save it as UTF-8.")
+
+
+def _as_usual(line: bytes, at: int) -> str:
+    """Returns the characters around a byte, decoded as USUAL, for the user to check."""
+    try:
+        text = line.decode(USUAL).strip()
+    except UnicodeDecodeError:
+        return ""
+    near = text[max(0, at - MAX_SHOWN_CHARACTERS) : at + MAX_SHOWN_CHARACTERS]
+    if not near.isprintable():
+        return ""
+    return f"; as {USUAL} it reads {near!r}"

@@ -23,6 +23,7 @@ from flaxformer_lite.data.store import TokenStore
 from flaxformer_lite.data.store_writer import Part, StoreWriter
 from flaxformer_lite.objectives.rows import ClassNames, Encoded, StoredColumn
 from flaxformer_lite.runtime import progress
+from flaxformer_lite.storage import compressed
 
 FORMAT = "7"  # increase when the rows that are read from a file change
 SMALL_BYTES = 1 << 20  # of files whose rows stay in memory
@@ -204,6 +205,11 @@ class Table:
         """The names of the columns."""
         return tuple(self.rows.store.counts)
 
+    @property
+    def identity(self) -> list[str]:
+        """The fingerprint, and the kinds of files: the same bytes are other rows of csv and tsv."""
+        return [self.fingerprint, *map(compressed.kind, self.source.files)]
+
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -250,7 +256,9 @@ def open_table(path: str, where: str, split: str = "train", *, root: str = "") -
     for files in source.parts():
         parts.append(Part(str(files.start), functools.partial(write, files)))
     if root and is_large:
-        name = f"store-{digests.digest_of(['rows', FORMAT, store.FORMAT, source.fingerprint])}"
+        made_from = ["rows", FORMAT, store.FORMAT, source.fingerprint]
+        made_from += map(compressed.kind, source.files)
+        name = f"store-{digests.digest_of(made_from)}"
         kept = store_writer.open_store(root, name, COLUMNS, parts)
     else:
         kept = store_writer.build_store(COLUMNS, parts)

@@ -299,7 +299,8 @@ def _content(files: Sequence[File], where: str, root: str, *, is_table: bool) ->
             if not isinstance(path, Path):
                 digest.update(f"{form} {path.size} {path.version}\n".encode())
                 continue
-            digest.update(f"{form} {path.stat().st_size}\n".encode())
+            if not is_table:  # whose fingerprint is of the content alone, as runs have recorded it
+                digest.update(f"{form} {path.stat().st_size}\n".encode())
             digests.hash_content(digest, path, where)
         return digest.hexdigest()[:16]
 

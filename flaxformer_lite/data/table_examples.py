@@ -139,7 +139,7 @@ def _fitted(
             fitted = fit()
         (folder / "task.json").write_text(to_config_dict(fitted).to_json())
 
-    parts = [read.fingerprint, names, classes, labels, *made_by(objective)]
+    parts = [*read.identity, names, classes, labels, *made_by(objective)]
     folder = content_cache.folder(cfg.cache, f"task-{digest_of(parts)}", write)
     values = json.loads((folder / "task.json").read_text())
     return from_config_dict(type(objective), values, where="objective")

@@ -221,7 +221,7 @@ def _choose(
             _write_chosen(cfg, task, table, rows, fraction, way, writer)
 
     if table.is_stored and is_cacheable(task):
-        made_from = [FORMAT, store.FORMAT, table.fingerprint, fraction, cfg.drop_incomplete, names]
+        made_from = [FORMAT, store.FORMAT, *table.identity, fraction, cfg.drop_incomplete, names]
         name = f"store-{digest_of(['chosen', *made_from, *made_by(task)])}"
         chosen = store_writer.open_store(cfg.cache, name, CHOSEN, [Part("0", write)])
     else:

@@ -35,7 +35,7 @@ from flaxformer_lite.data.mixing import (
     read_stages,
 )
 from flaxformer_lite.data.open_tokenizer import check_vocabulary
-from flaxformer_lite.data.records import ConcatRecords, Corpus, Counted, Records, Stream
+from flaxformer_lite.data.records import ConcatRecords, Corpus, Records, Stream
 from flaxformer_lite.data.split import SPLITS
 from flaxformer_lite.objectives.base import Objective
 from flaxformer_lite.objectives.row_plans import WHOLE_DOCUMENTS, RowPlan, shift_of
@@ -143,7 +143,7 @@ def _ranges(offsets: np.ndarray) -> Iterator[tuple[int, int]]:
 
 
 def open_text_rows(
-    cfg: ExperimentConfig, data: DataConfig, name: str = "", mixture: Counted | None = None
+    cfg: ExperimentConfig, data: DataConfig, name: str = "", mixture: ConcatRecords | None = None
 ) -> Stream:
     """Opens the rows of a text.
 

@@ -21,7 +21,7 @@ CUTOFFS = (1, 3, 5, 10, 100)  # of accuracy, precision and recall
 MAX_RANK = 100  # documents of a query that the metrics read
 
 
-class Collected(NamedTuple):
+class SearchData(NamedTuple):
     """Queries, documents, and which of them belong together.
 
     Attributes:

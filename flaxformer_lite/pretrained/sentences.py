@@ -55,7 +55,7 @@ LATE_CLASSES = {  # the classes of a multi-vector model's layers
 DENSE = {"in_features": int, "out_features": int, "bias": bool, "activation_function": str}
 
 
-class Dense(NamedTuple):
+class DenseLayer(NamedTuple):
     """A dense layer after pooling."""
 
     kernel_DO: np.ndarray
@@ -98,7 +98,7 @@ class SentenceLayers(NamedTuple):
     pooling: str = ""
     limit: int | None = None  # longest text in tokens; None is no limit
     normalize: bool = False  # whether vectors have length one, before they are cut
-    dense: tuple[Dense, ...] = ()  # layers between pooling and normalization
+    dense: tuple[DenseLayer, ...] = ()  # layers between pooling and normalization
     prompts: tuple[tuple[str, str], ...] = ()  # names of what is put before a text, and the texts
     default_prompt: str = ""  # the name of the prompt to use if the caller names none
     include_prompt: bool = True  # whether the prompt's tokens are pooled too
@@ -321,7 +321,7 @@ def _multi_vector(
         else:
             late = late._replace(query_limit=described.get("query_length"))
         layers = layers._replace(normalize=True)
-    dense: list[Dense] = []
+    dense: list[DenseLayer] = []
     for number, (place, kind) in enumerate(modules):
         if kind == "Dense" and number:
             dense.append(_dense(folder / place, of="token_embeddings"))
@@ -559,7 +559,7 @@ def _pooling(path: Path) -> tuple[str, bool]:
     return "+".join(known[mode] for mode in modes), include_prompt
 
 
-def _dense(folder: Path, of: str = "sentence_embedding") -> Dense:
+def _dense(folder: Path, of: str = "sentence_embedding") -> DenseLayer:
     """Reads a dense layer, of the vector of a sentence or of its tokens' vectors."""
     path = folder / "config.json"
     config = read_object(path, DENSE)
@@ -587,7 +587,7 @@ def _dense(folder: Path, of: str = "sentence_embedding") -> Dense:
     bias = np.zeros(kernel.shape[0], np.float32)
     if "linear.bias" in tensors:
         bias = tensors["linear.bias"].read().astype(np.float32)
-    return Dense(kernel.T, bias, activation)
+    return DenseLayer(kernel.T, bias, activation)
 
 
 def _optional(path: Path, kinds: Mapping[str, Kind]) -> Json:

@@ -90,12 +90,12 @@ class BatchHistory:
         def matches(records: Records) -> frozenset[int]:
             return frozenset(self._places[records.source].rows(records, wanted).tolist())
 
-        sources = self.data.sources.values()
-        if not any(matches(stream.splits["train"]) for stream in sources):
+        sources = self.data.sources
+        if not any(matches(stream.splits["train"]) for stream in sources.values()):
+            names = [name or stream.source.where for name, stream in sorted(sources.items())]
             raise ConfigError(
-                f"--document={wanted}: not in the training text of"
-                f" {', '.join(stream.source.where for stream in sources)}, or held out; name a"
-                " FILE:LINE, as grep -n prints it."
+                f"--document={wanted}: not in the training text of {', '.join(names)}, or held out;"
+                " name a FILE:LINE, as grep -n prints it."
             )
         with count_progress("looking through the steps", last * size) as advance:
             for position in range(last * size):

@@ -15,7 +15,7 @@ from flaxformer_lite.types import Batch, Params
 SHOWN_TEXTS = 2  # held-out examples whose texts are shown
 
 
-class Evaluation(NamedTuple):
+class EvaluationResult(NamedTuple):
     """The result of an evaluation.
 
     Attributes:
@@ -36,7 +36,7 @@ def evaluate(
     batches: Iterable[Batch],
     data: Dataset,
     write: Writer | None = None,
-) -> Evaluation:
+) -> EvaluationResult:
     """Computes the objective's metrics over all batches, with each target counted once.
 
     Args:
@@ -58,8 +58,8 @@ def evaluate(
         written = objective.write(write, data.records, examples)
         metrics |= objective.scores(written, examples, data)
         breakdown += objective.breakdown(written, examples, data)
-        return Evaluation(metrics, show_texts(objective, written, examples, data), breakdown)
-    return Evaluation(metrics, [], breakdown)
+        return EvaluationResult(metrics, show_texts(objective, written, examples, data), breakdown)
+    return EvaluationResult(metrics, [], breakdown)
 
 
 def show_texts(

@@ -13,7 +13,7 @@ from flaxformer_lite import __main__ as door, model_folder, open_model, pages, p
 from flaxformer_lite.checkpoints import mirror
 from flaxformer_lite.cli.commands import COMMANDS
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data import source
+from flaxformer_lite.data import find_files
 from flaxformer_lite.runtime import environment
 from flaxformer_lite.storage import content_cache, fetch
 from flaxformer_lite.text import tokenizer
@@ -86,7 +86,7 @@ READERS = {
     "local": content_cache.local,
     "locate": pages.locate,
     "load": tokenizer.load,
-    "roots": lambda path: source._roots(path, "data.path", "train"),
+    "roots": lambda path: find_files._roots(path, "data.path", "train"),
 }
 
 

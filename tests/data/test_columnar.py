@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data import columnar, text_encoding
+from flaxformer_lite.data import columnar, row_files
 from flaxformer_lite.data.rows import open_table
 from flaxformer_lite.storage import compressed
 
@@ -142,13 +142,13 @@ def test_what_must_be_unpacked_into_memory_is_bounded(name, tmp_path, monkeypatc
 
 
 def test_a_line_that_is_too_long_is_refused_before_it_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_encoding, "LONGEST", 10)
+    monkeypatch.setattr(row_files, "MAX_LINE_CHARACTERS", 10)
     path = tmp_path / "t.csv.gz"
     path.write_bytes(gzip.compress(b"text,label\r\n" + b"x" * 1000))
     with pytest.raises(ConfigError, match=r"data.path:1:.*line.*cut its text"):
-        list(text_encoding.lines(path, "data.path", ""))
+        list(row_files.read_lines(path, "data.path", ""))
     path.write_bytes(gzip.compress(b"a\rb\r\nc\n"))
-    assert list(text_encoding.lines(path, "data.path", "")) == ["a\r", "b\r\n", "c\n"]
+    assert list(row_files.read_lines(path, "data.path", "")) == ["a\r", "b\r\n", "c\n"]
 
 
 @pytest.mark.parametrize("kind", columnar.KINDS)

@@ -34,6 +34,8 @@ def test_every_document_is_stored_once(experiment, documents, name):
     assert sorted(train + held_out) == sorted(documents)
     assert 3 <= len(held_out) <= 30
     assert found.tokens["train"].ids.dtype == np.uint16
+    whole = open_corpus(experiment().data, TEXT, all_held_out=True)
+    assert texts_of(whole, "train") == [] and sorted(texts_of(whole, "eval")) == sorted(documents)
 
 
 def test_large_documents_are_tokenized_in_pieces(experiment, tmp_path, monkeypatch):
@@ -72,27 +74,24 @@ def test_parts_and_batches_of_any_size_are_the_same_tokens(
     monkeypatch.setattr(tokenizing, "BATCH_CHARACTERS", 1000)  # a document may go over two
     parts = open_corpus(experiment(**options).data, TEXT)
     for split, tokens in whole.tokens.items():
-        for column in tokenizing.COLUMNS:
+        for column in (*tokenizing.TEXT, *tokenizing.COLUMNS):
             due = tokens.store.values(column)
             np.testing.assert_array_equal(parts.tokens[split].store.values(column), due)
         np.testing.assert_array_equal(parts.tokens[split].offsets, tokens.offsets)
     assert len(list((tmp_path / "cache").glob("store-*"))) == 1
 
 
-def test_the_tokenizer_never_sees_held_out_text(experiment, tmp_path):
+def test_a_sample_of_the_training_text_trains_the_tokenizer(experiment, tmp_path, monkeypatch):
     path = tmp_path / "big.txt"
     path.write_text("abc def\n" * 500 + "zyxwvu\n" * 500)
     cfg = experiment(path=str(path), eval_fraction=0.6, tokenizer="byte_bpe")
     found = open_corpus(cfg.data, TEXT)
     assert "zyxwvu" in texts_of(found, "eval")[0] and "z" not in texts_of(found, "train")[0]
     assert len(found.tokenizer.encode("zyxwvu")) == 6 > len(found.tokenizer.encode("abc def"))
-
-
-def test_only_a_sample_trains_the_tokenizer(experiment, monkeypatch):
     monkeypatch.setitem(tokenizer_training.MOST, "byte_bpe", 10_000)
     seen = []
     train = lambda cfg, texts: seen.extend(texts) or tokenizer.Bytes()  # noqa: E731
-    monkeypatch.setattr(open_tokenizer.tokenizer_training, "train", train)
+    monkeypatch.setattr(tokenizer_training, "train", train)
     open_corpus(experiment(tokenizer="byte_bpe").data, TEXT)
     assert 3_000 < sum(map(len, seen)) < 15_000
 
@@ -163,18 +162,16 @@ def test_other_piece_is_of_another_document_and_as_long_as_wanted_where_one_is(e
     assert len(records.other_piece(5, draws[0], 10_000)) < 10_000
 
 
-def test_all_text_can_be_held_out(experiment, documents):
-    found = open_corpus(experiment().data, TEXT, all_held_out=True)
-    assert len(found.tokens["train"].ids) == 0
-    assert sorted(texts_of(found, "eval")) == sorted(documents)
-
-
 def test_too_little_text(experiment, tmp_path):
     (tmp_path / "short.txt").write_text("just some words, too few\n" * 4)
     cfg = experiment(path=str(tmp_path / "short.txt"), length=128)
     found = open_corpus(cfg.data, TEXT)
     with pytest.raises(ConfigError, match=r"9\d.*tokens.*data\.length=128; give more"):
         open_records(cfg.data, found, cfg.objective, "train")
+    (tmp_path / "shorter.txt").write_text("a")
+    cfg = experiment("span_corruption", eval_path=experiment().data.path)
+    with pytest.raises(ConfigError, match=r"^data\.path=.*shorter.txt':.*no document"):
+        open_text(cfg, str(tmp_path / "shorter.txt"))
 
 
 def test_the_field_of_jsonl_can_be_named(experiment, documents, tmp_path):
@@ -209,14 +206,11 @@ def test_held_out_text_of_ones_own(experiment, documents, tmp_path, tokenizer):
     assert found.fingerprint != open_dataset(experiment(tokenizer=tokenizer)).fingerprint
     (place,) = Places(train.sources[""]).places(train.records, 0)[:1]
     assert place.startswith(f"{cfg.data.path}:")
-
-
-def test_held_out_token_ids_of_ones_own(experiment, tmp_path):
-    for name, size in (("train", 1000), ("val", 200)):
-        (np.arange(size) % 250).astype(np.uint16).tofile(tmp_path / f"{name}.bin")
-    train, held = (str(tmp_path / f"{name}.bin") for name in ("train", "val"))
-    found = open_corpus(experiment(path=train, eval_path=held).data, TEXT)
-    assert [len(found.tokens[split].ids) // 100 for split in ("train", "eval")] == [10, 2]
+    (np.arange(200) % 250).astype(np.uint16).tofile(tmp_path / "val.bin")
+    (np.arange(1000) % 250).astype(np.uint16).tofile(tmp_path / "train.bin")
+    cfg = experiment(path=str(tmp_path / "train.bin"), eval_path=str(tmp_path / "val.bin"))
+    ids = open_corpus(cfg.data, TEXT).tokens
+    assert [len(ids[split].ids) // 100 for split in ("train", "eval")] == [10, 2]
 
 
 def test_held_out_text_that_cannot_be_used_is_said(experiment, tmp_path, monkeypatch):
@@ -236,10 +230,3 @@ def test_held_out_text_that_cannot_be_used_is_said(experiment, tmp_path, monkeyp
     blank.write_text(" \n")
     with pytest.raises(ConfigError, match=r"^data\.path=.*blank.txt':.*no text"):
         open_corpus(experiment(path=str(blank), eval_path=str(short), tokenizer="words").data, TEXT)
-
-
-def test_another_text_that_is_too_short_is_not_said_to_be_the_held_out_one(experiment, tmp_path):
-    (tmp_path / "short.txt").write_text("a")
-    cfg = experiment("span_corruption", eval_path=experiment().data.path)
-    with pytest.raises(ConfigError, match=r"^data\.path=.*short.txt':.*no document"):
-        open_text(cfg, str(tmp_path / "short.txt"))

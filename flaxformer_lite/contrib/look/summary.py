@@ -11,7 +11,7 @@ import numpy as np
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.contrib.look.position_tables import PositionTable, position_tables
 from flaxformer_lite.contrib.look.token_losses import (
-    TokenLosses,
+    ShownLosses,
     masked_losses,
     next_token_losses,
 )
@@ -85,7 +85,7 @@ class Inside:
     goals_T: np.ndarray
     attentions: list[AttentionMaps]
     lens: Lens | None
-    losses: TokenLosses | None
+    losses: ShownLosses | None
     norms: dict[str, np.ndarray]
     positions: list[PositionTable]
     experts: list[ExpertMaps]

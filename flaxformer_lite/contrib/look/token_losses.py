@@ -15,7 +15,7 @@ from flaxformer_lite.types import Params
 MOST_MASKED = 128  # the longest text for which a copy is made with each token masked
 
 
-class TokenLosses(NamedTuple):
+class ShownLosses(NamedTuple):
     """-log p of tokens in nats, and a description of what they are predicted from.
 
     The loss is NaN where a token is not predicted.
@@ -28,7 +28,7 @@ class TokenLosses(NamedTuple):
 
 def next_token_losses(
     output: Output, read_T: np.ndarray, goals_T: np.ndarray
-) -> TokenLosses | None:
+) -> ShownLosses | None:
     """Computes the losses of next tokens `goals_T`, -1 for none, after the tokens `read_T`.
 
     Returns None if there are none.
@@ -40,13 +40,13 @@ def next_token_losses(
         goals_T >= 0, -logprobs_TV[np.arange(len(goals_T)), goals_T], np.float32("nan")
     )
     if (goals_T >= 0).all():  # a decoder's targets, one position ahead of its inputs
-        return TokenLosses(goals_T, nats_T, "those before it and the encoder's text")
-    return TokenLosses(read_T, np.roll(nats_T, 1), "those before it")
+        return ShownLosses(goals_T, nats_T, "those before it and the encoder's text")
+    return ShownLosses(read_T, np.roll(nats_T, 1), "those before it")
 
 
 def masked_losses(
     model: nn.Module, params: Params, ids_T: np.ndarray, mask_id: int, special: Sequence[int]
-) -> TokenLosses | None:
+) -> ShownLosses | None:
     """Computes the pseudo-losses of a masked LM, of each token when it alone is masked.
 
     Returns None if the text has more than MOST_MASKED tokens or only special ones.
@@ -66,4 +66,4 @@ def masked_losses(
 
     nats_T = np.full(len(ids_T), np.nan, np.float32)
     nats_T[places_M] = -jax.jit(logprobs)(params, ids_MT)[:, 0]
-    return TokenLosses(ids_T, nats_T, "all others, with it alone masked (a pseudo-loss)")
+    return ShownLosses(ids_T, nats_T, "all others, with it alone masked (a pseudo-loss)")

@@ -12,7 +12,7 @@ from flaxformer_lite.cli.open_model import folder_of, print_notice, print_warnin
 from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.contrib.word_vectors.word_scores import Section, score_analogies, score_pairs
-from flaxformer_lite.inference.retrieval import Collected
+from flaxformer_lite.inference.retrieval import SearchData
 from flaxformer_lite.model_details import load_word_vectors
 from flaxformer_lite.pretrained.word_vectors import WordVectors
 
@@ -75,7 +75,7 @@ def _print_texts(args: argparse.Namespace) -> None:
     corpus = {f"{number:09d}": text for number, text in enumerate(lines)}
     with print_warnings():
         layers, opened = retrieve.open_sentence_model(args)
-        data = Collected(queries, corpus, {})
+        data = SearchData(queries, corpus, {})
         hits = retrieve.nearest(opened, layers, data, args.top_k, retrieve.prompts_of(args))
     for text, scores, rows in zip(args.text, hits.scores_QK, hits.rows_QK, strict=True):
         nearest = [(lines[row], f"{score:.3f}") for row, score in zip(rows, scores, strict=True)]

@@ -1,4 +1,4 @@
-"""All tuning for kinds of devices; callers ask by what they want to compute.
+"""All tuning for kinds of devices, of which device_ops.py makes the operations that layers ask for.
 
 None of it changes a number by more than rounding. Each optimization states its gain: on CPUs
 measured on a 2-core AMD EPYC (docs/benchmarks/README.md), for TPUs as their compiler estimates it

@@ -33,7 +33,7 @@ from flaxformer_lite.types import Shaped
 LOG = logging.getLogger("flaxformer_lite")
 
 
-class Published(NamedTuple):
+class PublishedState(NamedTuple):
     """The parameters of a directory.
 
     Attributes:
@@ -47,7 +47,7 @@ class Published(NamedTuple):
     replace_params: Callable[[TrainState], TrainState]
 
 
-def init_from_pretrained(program: Program, folder: str) -> Published:
+def init_from_pretrained(program: Program, folder: str) -> PublishedState:
     """Opens the parameters of a directory that `load_pretrained` reads.
 
     Each device reads only its own part; the optimizer state is fresh.
@@ -95,7 +95,7 @@ def init_from_pretrained(program: Program, folder: str) -> Published:
         return state.replace(params=program.models.split_offsets(unflatten_dict(params), shardings))
 
     unchanged = _unchanged(program, flatten_dict(original, sep="/"), published)
-    return Published(published.keys(), unchanged, warm_started)
+    return PublishedState(published.keys(), unchanged, warm_started)
 
 
 def _unchanged(

@@ -23,7 +23,7 @@ from flaxformer_lite.contrib.export.stablehlo import open_stablehlo
 from flaxformer_lite.contrib.export.weights import stored_as, widen_weights
 from flaxformer_lite.nn.functions.pooling import pool
 from flaxformer_lite.nn.functions.splade import splade
-from flaxformer_lite.pretrained.sentences import Dense, SentenceLayers
+from flaxformer_lite.pretrained.sentences import DenseLayer, SentenceLayers
 from tests.contrib.export.greedy import greedy
 from tests.models.tiny import built, logits_of, small
 
@@ -107,7 +107,7 @@ def test_a_sentence_model_pools_and_normalizes():
     model, params = built(cfg)
     rng = np.random.default_rng(0)
     kernel_DO = rng.normal(size=(cfg.d_model, 6)).astype(np.float32)
-    dense = Dense(kernel_DO, rng.normal(size=6).astype(np.float32), "Tanh")
+    dense = DenseLayer(kernel_DO, rng.normal(size=6).astype(np.float32), "Tanh")
     for layers in (
         SentenceLayers(pooling="mean+first", normalize=True),
         SentenceLayers(pooling="max", dense=(dense,), normalize=False),

@@ -55,6 +55,12 @@ def layer(encoding, tables, x, positions, mask=None, rows=slice(None), bidirecti
     return attend(q[:, rows], k, v, mask=mask, bias=bias, q_index=index[rows], k_index=index)
 
 
+def test_positions_end_where_a_table_has_a_row_for_each(encoding):
+    longer = SIZES | {"max_length": SIZES["max_length"] + 1}
+    grows = encoding.tables(**SIZES) != encoding.tables(**longer)
+    assert (encoding.span(SIZES["max_length"]) is not None) == grows
+
+
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_hooks_keep_shapes_and_dtypes(encoding, dtype):
     learned = tables(encoding)
