@@ -88,8 +88,8 @@ CAUSAL: dict[str, dict[str, Any]] = {
         "hidden_size_per_layer_input": 0,
         "num_kv_shared_layers": 0,
     },
-    "glm": {"pad_token_id": None},
-    "glm4": {"pad_token_id": None},
+    "glm": {},
+    "glm4": {},
     "glm4_moe": MIXED
     | {"n_routed_experts": 8, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1},
     "gpt2": {},
@@ -140,11 +140,11 @@ CAUSAL: dict[str, dict[str, Any]] = {
     "starcoder2": {},
 }
 SEQ2SEQ: dict[str, dict[str, Any]] = {
-    "bart": {"decoder_start_token_id": 2},
-    "m2m_100": {"decoder_start_token_id": 2},
-    "marian": {"decoder_start_token_id": 2},
-    "mbart": {"decoder_start_token_id": 2},
-    "pegasus": {"decoder_start_token_id": 2},
+    "bart": {"decoder_start_token_id": 2, "pad_token_id": 1},
+    "m2m_100": {"decoder_start_token_id": 2, "pad_token_id": 1},
+    "marian": {"decoder_start_token_id": 2, "pad_token_id": 1},
+    "mbart": {"decoder_start_token_id": 2, "pad_token_id": 1},
+    "pegasus": {"decoder_start_token_id": 2, "pad_token_id": 1},
     "t5": {"decoder_start_token_id": 0},
 }
 ENCODERS: dict[str, dict[str, Any]] = {

@@ -87,6 +87,7 @@ def read(folder: Path, kind: str) -> dict[str, Any]:
                 hidden = model(torch.tensor([ids])).last_hidden_state[0]
                 found[f"hidden/{number}"] = hidden.numpy()
         if kind != "encoder":
+            model.generation_config.forced_eos_token_id = None  # of BART, at the last token
             found["stops"] = stops if isinstance(stops, list) else [stops]
             written = model.generate(
                 torch.tensor([found["ids"][0]]),
