@@ -23,7 +23,6 @@ from flaxformer_lite.data.store import TokenStore
 from flaxformer_lite.data.store_writer import Part, StoreWriter
 from flaxformer_lite.objectives.rows import ClassNames, Encoded, StoredColumn
 from flaxformer_lite.runtime import progress
-from flaxformer_lite.storage import compressed
 
 FORMAT = "7"  # increase when the rows that are read from a file change
 SMALL_BYTES = 1 << 20  # of files whose rows stay in memory
@@ -207,8 +206,8 @@ class Table:
 
     @property
     def identity(self) -> list[str]:
-        """The fingerprint, and the kinds of files: the same bytes are other rows of csv and tsv."""
-        return [self.fingerprint, *map(compressed.kind, self.source.files)]
+        """What the rows of a stored table depend on."""
+        return [self.fingerprint, *self.source.forms]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -256,8 +255,7 @@ def open_table(path: str, where: str, split: str = "train", *, root: str = "") -
     for files in source.parts():
         parts.append(Part(str(files.start), functools.partial(write, files)))
     if root and is_large:
-        made_from = ["rows", FORMAT, store.FORMAT, source.fingerprint]
-        made_from += map(compressed.kind, source.files)
+        made_from = ["rows", FORMAT, store.FORMAT, source.fingerprint, *source.forms]
         name = f"store-{digests.digest_of(made_from)}"
         kept = store_writer.open_store(root, name, COLUMNS, parts)
     else:

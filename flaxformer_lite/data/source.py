@@ -86,6 +86,18 @@ class Source:
         )
 
     @property
+    def forms(self) -> list[str]:
+        """The kind and bytes of each file, on which rows depend beside the fingerprint.
+
+        The same bytes are other rows of csv and tsv, and in other files where they are divided at
+        another place.
+        """
+        return [
+            f"{compressed.kind(path)} {size}"
+            for path, (size, _) in zip(self.files, self.stamps, strict=True)
+        ]
+
+    @property
     def has_tokens(self) -> bool:
         """Whether the files hold token ids instead of text."""
         return any(map(token_files.is_tokens, self.files))
@@ -287,7 +299,9 @@ def _content(files: Sequence[File], where: str, root: str, *, is_table: bool) ->
     forms = []
     for path in every:
         kind = compressed.kind(path)
-        if is_table or kind in (*TABLES, *token_files.SUFFIXES, ".idx"):
+        if is_table:
+            forms.append(f"table {kind}")
+        elif kind in (*TABLES, *token_files.SUFFIXES, ".idx"):
             forms.append(kind)
         else:
             forms.append(str(kind in JSONL))

@@ -28,6 +28,7 @@ from flaxformer_lite.nn.modules.cache import (
 )
 from flaxformer_lite.types import Params
 
+OUTPUT_ROWS = "lm_head/rows"  # the table of the vocabulary in int8
 Generator = nn.Module | OwnModel
 # The caches of all layers, or for an OwnModel the tokens themselves.
 Caches = Cache | jax.Array
@@ -58,7 +59,7 @@ def add_output_rows(model: Generator, params: Params) -> Params:
     if not reads_output_rows(model):
         return params
     flat = flatten_dict(params, sep="/")
-    if "lm_head/rows" in flat:
+    if OUTPUT_ROWS in flat:
         return params
     return unflatten_dict(flat | make_output_rows(model, flat), sep="/")
 
@@ -85,7 +86,7 @@ def make_output_rows(model, flat: dict[str, jax.Array]) -> dict[str, quantized.O
     x_11D = jnp.zeros((1, 1, model.cfg.d_model), model.cfg.dtype)
     projection = model.apply({"params": params}, x_11D, method="project")
     codes_VD, scale_V1 = quantized.to_codes(projection.kernel_VD, (1,), jnp.int8)
-    rows["lm_head/rows"] = quantized.OutputRows(codes_VD, scale_V1[:, 0])
+    rows[OUTPUT_ROWS] = quantized.OutputRows(codes_VD, scale_V1[:, 0])
     return rows
 
 

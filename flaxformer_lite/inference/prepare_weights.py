@@ -45,8 +45,10 @@ def prepare_weights(model: nn.Module, params: dict) -> Params:
     if not model.sharding.is_single_cpu:
         return params
     flat: Flat = flatten_dict(params, sep="/")
+    if engine.OUTPUT_ROWS in flat:  # prepared before
+        return params
     # Joined, parts that each lie in shards would have to be sharded again.
-    if any(len(x.devices()) > 1 for x in flat.values()):
+    if any(isinstance(x, jax.Array) and len(x.devices()) > 1 for x in flat.values()):
         return params
     params.clear()
     for side in ("encoder", "decoder"):

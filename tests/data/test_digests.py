@@ -50,6 +50,17 @@ def test_a_table_is_hashed_once(tmp_path, monkeypatch):
     assert len(list((tmp_path / "cache").glob("listing-*"))) == 1
 
 
+def test_a_file_has_one_hash_as_text_and_another_as_a_table(tmp_path, monkeypatch):
+    path = tmp_path / "t.csv"
+    path.write_text("text,label\na,b\n")
+    due = open_table(str(path), "here").fingerprint
+    monkeypatch.setattr(digests, "SETTLED_SECONDS", 0)
+    monkeypatch.setattr(digests, "SMALL_BYTES", 0)
+    root = str(tmp_path / "cache")
+    text = source.open_text(DataConfig(path=str(path), cache=root), ("text",))
+    assert open_table(str(path), "here", root=root).fingerprint == due != text.fingerprint
+
+
 def test_listing_a_folder_compares_each_file_a_few_times(folder, monkeypatch):
     compared = 0
     plain = pathlib.PurePath.__hash__

@@ -54,6 +54,19 @@ def test_rows_that_an_older_version_has_cached_are_read_anew(tmp_path, monkeypat
     assert len(list((tmp_path / "cache").glob("store-*/store.json"))) == 2
 
 
+def test_lines_that_move_from_one_file_to_the_next_are_found_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(rows_of_tables, "SMALL_BYTES", 0)
+    lines = [json.dumps(row) + "\n" for row in ROWS]
+    for in_first in (1, 2):
+        (tmp_path / "a.jsonl").write_text("".join(lines[:in_first]))
+        (tmp_path / "b.jsonl").write_text("".join(lines[in_first:]))
+        read = open_table(f"{tmp_path}/*.jsonl", "data.path", root=str(tmp_path / "cache"))
+        assert read.is_stored and list(read.rows) == ROWS
+        assert [read.rows.origin(row)[0] for row in range(3)] == [
+            int(n >= in_first) for n in range(3)
+        ]
+
+
 def test_arrow_parquet_and_folders_of_datasets(tmp_path):
     numbered = pyarrow.table({"text": [row["text"] for row in ROWS], "label": [1, 0, 0]})
     label = {"_type": "ClassLabel", "names": ["no", "yes"]}

@@ -80,7 +80,22 @@ def test_a_matrix_in_int8_is_held_in_the_order_that_it_is_multiplied_in_alone(mo
     held = prepare_weights(model, params)
     assert not any(name.endswith(("codes", "scale")) for name in layer_of(held) if "kernel" in name)
     assert engine.add_output_rows(model.tuned(), held) is held
+    assert prepare_weights(model, held) is held
     np.testing.assert_allclose(logits_of(model, held), due, rtol=0, atol=1e-5)
+
+
+def test_activations_keep_their_dtype_where_weights_have_another():
+    model, params = tiny.built(tiny.small("llama", dtype="bfloat16"))
+    held = prepare_weights(model, dict(params))
+    assert held["decoder"]["layer_0"]["mlp"]["down"]["kernel_OI"].dtype == "float32"
+    of_each = [model.apply({"params": p}, tiny.ids()).last_hidden_state for p in (params, held)]
+    assert [x.dtype for x in of_each] == ["bfloat16"] * 2
+
+
+def test_weights_of_numpy_are_prepared_too():
+    model, params = tiny.built(tiny.small("llama"))
+    held = prepare_weights(model, jax.tree.map(np.asarray, params))
+    np.testing.assert_allclose(logits_of(model, held), logits_of(model, params), rtol=0, atol=1e-5)
 
 
 def test_no_matrix_is_in_memory_twice():

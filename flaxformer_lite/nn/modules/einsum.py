@@ -167,7 +167,8 @@ class Einsum(nn.Module):
         leading = x.shape[: x.ndim - self._num_summed]
         x_RI = x.reshape(math.prod(leading), -1)
         ops = ops_of(sharding_of(self.execution))
-        y_RO = ops.turned_product(x_RI, self.get_variable("params", "kernel_OI"))
+        kernel_OI = self.get_variable("params", "kernel_OI").astype(x.dtype)
+        y_RO = ops.turned_product(x_RI, kernel_OI)
         return y_RO.reshape(*leading, *self._shape[self._num_summed :])
 
     @nn.nowrap
