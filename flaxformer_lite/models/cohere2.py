@@ -53,7 +53,8 @@ def read(fields: Fields) -> ModelFields:
 
 
 def write(cfg: ModelConfig) -> Json:
-    return cohere.write_attention(cfg) | write_windows(cfg, WINDOW_TOKENS) | write_period(cfg)
+    fields = cohere.write_attention(cfg) | write_windows(cfg, WINDOW_TOKENS) | write_period(cfg)
+    return fields | {"rotary_pct": 1.0}
 
 
 PUBLISHED = llama_like.published(

@@ -99,7 +99,11 @@ def write(cfg: ModelConfig) -> Json:
     assert isinstance(conv, ShortConvolutionConfig)
     return llama_like.write_heads(cfg) | {
         "intermediate_size": cfg.mlp_dim,
+        # The rule that it turns off, in the sizes that the published files have.
         "block_auto_adjust_ff_dim": False,
+        "block_dim": cfg.d_model,
+        "block_ffn_dim_multiplier": 1.0,
+        "block_multiple_of": 256,
         "conv_L_cache": conv.taps,
         "layer_types": ["conv" if mixer else FULL for mixer in mixers],
     }
@@ -114,7 +118,8 @@ PUBLISHED = llama_like.published(
         hidden_size=2560, num_hidden_layers=32, num_attention_heads=32, rope_theta=1000000.0
     ),
     fixed={"conv_bias": False},
-    harmless=("tie_embedding",),  # the file decides where tables differ
+    # of the tables, the file decides where they differ
+    harmless=("block_dim", "tie_embedding"),
     heads=llama_like.heads("Lfm2", only=Model.heads),
     read=read,
     write=write,

@@ -66,6 +66,8 @@ def write(cfg: ModelConfig) -> Json:
     return llama_like.write_heads(cfg, fraction=FRACTION) | {
         "num_local_experts": moe.num_experts,
         "num_experts_per_tok": moe.experts_per_token,
+        "rotary_dim": round(cfg.position.fraction * cfg.head_width),
+        "shared_intermediate_size": 0,
     }
 
 
@@ -82,7 +84,7 @@ PUBLISHED = llama_like.published(
     ),
     heads=llama_like.heads("MiniMaxM2", only=Model.heads),
     fixed={"output_router_logits": False},
-    harmless=("router_aux_loss_coef",),
+    harmless=("router_aux_loss_coef", "shared_intermediate_size"),
     read=read,
     write=write,
 )

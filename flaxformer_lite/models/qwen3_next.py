@@ -132,12 +132,15 @@ def write_layers(cfg: ModelConfig) -> Json:
     mixers = [kind.mixer for kind in repeat_pattern(cfg.kinds, cfg.decoder_layers)]
     deltas = [mixer for mixer in mixers if isinstance(mixer, GatedDeltaConfig)]
     delta = deltas[0] if deltas else DELTA
-    return {
+    fields = {
         **llama_like.write_heads(cfg, fraction="partial_rotary_factor"),
         **{name: getattr(delta, ours) for name, ours in SIZES.items()},
         "layer_types": [FULL if mixer is None else LINEAR for mixer in mixers],
         "attention_bias": "query" in cfg.bias_at,
     }
+    if None in mixers:  # for loaders that know no `layer_types`
+        fields["full_attention_interval"] = 1 + mixers.index(None)
+    return fields
 
 
 def read_experts(

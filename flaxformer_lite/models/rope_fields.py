@@ -214,6 +214,7 @@ def write_ropes(ropes: Mapping[str, Rope]) -> Json:
     for layer_type, rope in ropes.items():
         spelled = write_rope(rope)
         scaling = spelled.pop("rope_scaling") or {}
+        scaling.pop("type", None)
         nested[layer_type] = {"rope_type": "default"} | spelled | scaling
     return {"rope_parameters": nested}
 

@@ -4,15 +4,16 @@ The trainer knows no objective by name. Your own class, in any module, trains in
 those in this folder:
 
     @dataclass(frozen=True, kw_only=True)
-    class Mine(TokenLossOptions, Objective):
-        rate: float = 0.1  # --config.objective.rate=0.2
+    class Mine(Objective):
+        z_loss: float = 0.0  # --config.objective.z_loss=1e-4
+        label_smoothing: float = 0.0
 
         def make_example(self, records, index, rng):
             (ids,) = row_ids(records, index)
             return {"inputs": {"input_ids": ...}, "targets": {"labels": ..., "weights": ...}}
 
         def loss(self, outputs, targets, *, chunks):
-            return token_loss(self, outputs, targets, chunks)  # as the options in sums.py
+            return token_loss(self, outputs, targets, chunks)  # in objectives/sums.py
 
     flaxformer_lite train --config=... --config.objective.name=my_module:Mine
 """

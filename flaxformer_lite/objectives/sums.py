@@ -3,14 +3,12 @@
 Sums of microbatches, devices and processes therefore add up to the loss of the whole batch.
 """
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from flaxformer_lite.config.rules import NotNegative, Probability, Record
 from flaxformer_lite.nn.functions.losses import DeferredLogits, SoftTargets, cross_entropy
 from flaxformer_lite.types import Arrays
 
@@ -172,15 +170,6 @@ class Loss(Protocol):
     def loss(self, outputs: Any, targets: Arrays, *, chunks: int) -> LossSums: ...
 
     def predictions(self, outputs: Any) -> dict[str, jax.Array]: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenLossOptions(Record):
-    """The options of `token_loss`, for an objective to have as fields."""
-
-    # factor on log(Z)^2, which keeps the scale of logits from drifting (PaLM, T5: 1e-4)
-    z_loss: NotNegative = 0.0
-    label_smoothing: Probability = 0.0
 
 
 def token_loss(

@@ -12,7 +12,7 @@ from typing import Annotated
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.config.rules import OneOf
+from flaxformer_lite.config.rules import NotNegative, OneOf, Probability
 from flaxformer_lite.files.read import quote_value
 from flaxformer_lite.objectives.rows import (
     Encoded,
@@ -22,7 +22,6 @@ from flaxformer_lite.objectives.rows import (
     fill_row,
     next_tokens,
 )
-from flaxformer_lite.objectives.sums import TokenLossOptions
 from flaxformer_lite.objectives.tables.chat import (
     VARIABLES,
     ChatTask,
@@ -39,7 +38,7 @@ ROLES = frozenset({"system", "developer", "user", "tool", ANSWERS})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Instruction(TokenLossOptions, ChatTask):
+class Instruction(ChatTask):
     """Maximizes sum_t log P(x_t | x_<t) over the tokens of answers.
 
     An answer extends from its first letter to the token that ends the turn.
@@ -53,6 +52,8 @@ class Instruction(TokenLossOptions, ChatTask):
     # tags and nothing else; tags that it has count in any case
     learn: Annotated[str, OneOf(("all", "last", "marked"))] = "all"
     packed: bool = True  # whether short training rows share an example
+    z_loss: NotNegative = 0.0
+    label_smoothing: Probability = 0.0
 
     columns = (
         Column("messages", ("conversation", "conversations"), optional=True),

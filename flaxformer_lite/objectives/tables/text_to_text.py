@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.config.rules import NotNegative, Probability
 from flaxformer_lite.objectives.rows import (
     Encoded,
     Encoder,
@@ -19,13 +20,12 @@ from flaxformer_lite.objectives.rows import (
     StoredColumn,
     encoder_decoder,
 )
-from flaxformer_lite.objectives.sums import TokenLossOptions
 from flaxformer_lite.objectives.tables.task import Column, Row, text_of
 from flaxformer_lite.objectives.tables.writing import WritingTask
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextToText(TokenLossOptions, WritingTask):
+class TextToText(WritingTask):
     """Maximizes sum_t log P(y_t | y_<t, x), with the prefix before each source x.
 
     The decoder begins each target with the model's decoder_start_token_id. A side longer than its
@@ -36,6 +36,8 @@ class TextToText(TokenLossOptions, WritingTask):
 
     prefix: str = ""  # of each source, such as "translate English to French: "
     packed: bool = True  # whether short training rows share an example
+    z_loss: NotNegative = 0.0
+    label_smoothing: Probability = 0.0
 
     skeletons = ("encoder_decoder",)
     stored: ClassVar = {"source": StoredColumn("token"), "target": StoredColumn("token")}

@@ -10,17 +10,16 @@ from typing import Annotated
 
 import numpy as np
 
-from flaxformer_lite.config.rules import OneOf
+from flaxformer_lite.config.rules import NotNegative, OneOf, Probability
 from flaxformer_lite.objectives.row_plans import NUM_PLANS, RowPlan, cut_windows
 from flaxformer_lite.objectives.rows import Example, Rows, Tokenizer, next_tokens, row_ids
-from flaxformer_lite.objectives.sums import TokenLossOptions
 from flaxformer_lite.objectives.text.text_objective import TextObjective
 
 Documents = Annotated[str, OneOf(("apart", "joined"))]
 
 
 @dataclass(frozen=True, kw_only=True)
-class CausalLm(TokenLossOptions, TextObjective):
+class CausalLm(TextObjective):
     """Maximizes sum_t log P(x_t | x_<t), where x_<t is limited to the same document or the row.
 
     The tokens of all documents are concatenated and cut into rows of length + 1, with one token
@@ -30,6 +29,9 @@ class CausalLm(TokenLossOptions, TextObjective):
     """
 
     documents: Documents = "apart"  # or joined
+    # factor on log(Z)^2, which keeps the scale of logits from drifting (PaLM: 1e-4)
+    z_loss: NotNegative = 0.0
+    label_smoothing: Probability = 0.0
 
     skeletons = ("decoder",)
     num_plans = NUM_PLANS

@@ -16,8 +16,10 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.config.rules import (
     ConfigError,
     ModelPlace,
+    NotNegative,
     OneOf,
     Positive,
+    Probability,
     Range,
 )
 from flaxformer_lite.nn.functions.losses import DeferredLogits, SoftTargets
@@ -25,7 +27,7 @@ from flaxformer_lite.objectives.auxiliary_model import AuxiliaryModel
 from flaxformer_lite.objectives.base import Metric
 from flaxformer_lite.objectives.row_plans import NUM_PLANS, RowPlan
 from flaxformer_lite.objectives.rows import Example, Rows, Tokenizer
-from flaxformer_lite.objectives.sums import LossSums, TokenLossOptions, token_loss
+from flaxformer_lite.objectives.sums import LossSums, token_loss
 from flaxformer_lite.objectives.text.causal_lm import CausalLm
 from flaxformer_lite.objectives.text.masked_lm import MaskedLm
 from flaxformer_lite.objectives.text.text_objective import TextObjective
@@ -42,7 +44,7 @@ class Taught(flax.struct.PyTreeNode):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Distillation(TokenLossOptions, TextObjective):
+class Distillation(TextObjective):
     """Minimizes `(1 - a) L + a t^2 KL(p || q)`.
 
     L is the loss of `task`; p and q are the distributions of teacher and student with logits
@@ -60,6 +62,8 @@ class Distillation(TokenLossOptions, TextObjective):
     temperature: Positive = 2.0  # t
     # a; DistilBERT's is 5 / 7
     soft_weight: Annotated[float, Range(0, 1, "be between 0 and 1")] = 0.7
+    z_loss: NotNegative = 0.0
+    label_smoothing: Probability = 0.0
 
     num_plans = NUM_PLANS
     shown = (

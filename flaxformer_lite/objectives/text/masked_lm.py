@@ -14,14 +14,14 @@ from typing import Annotated, Self
 
 import numpy as np
 
-from flaxformer_lite.config.rules import ConfigError, NotNegative, OneOf, Share
+from flaxformer_lite.config.rules import ConfigError, NotNegative, OneOf, Probability, Share
 from flaxformer_lite.files.read import Json
 from flaxformer_lite.models.skeletons.outputs import Features
 from flaxformer_lite.nn.functions.losses import cross_entropy
 from flaxformer_lite.objectives.base import ACCURACY, Metric
 from flaxformer_lite.objectives.row_plans import NUM_PLANS, RowPlan, cut_documents, share_rows
 from flaxformer_lite.objectives.rows import Example, Rows, Tokenizer, fill_row, row_ids
-from flaxformer_lite.objectives.sums import LossSums, TokenLossOptions, token_loss
+from flaxformer_lite.objectives.sums import LossSums, token_loss
 from flaxformer_lite.objectives.text.text_objective import TextObjective
 from flaxformer_lite.types import Arrays
 
@@ -30,7 +30,7 @@ Unit = Annotated[str, OneOf(("token", "whole_word"))]
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskedLm(TokenLossOptions, TextObjective):
+class MaskedLm(TextObjective):
     """Maximizes sum_{t in m} log P(x_t | x with m hidden).
 
     The positions m are drawn anew each time an example is seen.
@@ -51,6 +51,8 @@ class MaskedLm(TokenLossOptions, TextObjective):
     random_share: NotNegative = 0.1
     unit: Unit = "token"  # or whole_word: all tokens of a word or none
     pairs: Pairs = "none"  # or next_sentence, sentence_order
+    z_loss: NotNegative = 0.0
+    label_smoothing: Probability = 0.0
 
     needs = ("cls_id", "sep_id", "mask_id")
     skeletons = ("encoder",)

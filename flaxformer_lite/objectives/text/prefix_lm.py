@@ -10,21 +10,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flaxformer_lite.config.rules import NotNegative, Probability
 from flaxformer_lite.objectives.row_plans import NUM_PLANS
 from flaxformer_lite.objectives.rows import Example, Rows, next_tokens, row_ids
-from flaxformer_lite.objectives.sums import TokenLossOptions
 from flaxformer_lite.objectives.text.causal_lm import CausalLm
 from flaxformer_lite.objectives.text.text_objective import TextObjective
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrefixLm(TokenLossOptions, TextObjective):
+class PrefixLm(TextObjective):
     """Maximizes sum_{t >= p} log P(x_t | x_<t), where x_<p see each other both ways.
 
     p is uniform in 1 .. n - 1.
 
     Rows are packed as in `causal_lm`; each piece of a document in a row has its own prefix.
     """
+
+    z_loss: NotNegative = 0.0
+    label_smoothing: Probability = 0.0
 
     skeletons = ("decoder",)
     num_plans = NUM_PLANS

@@ -20,13 +20,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.config import ModelConfig, check_family
-from flaxformer_lite.config.rules import ConfigError, NotNegative, OneOf, Range, Share
+from flaxformer_lite.config.rules import ConfigError, NotNegative, OneOf, Probability, Range, Share
 from flaxformer_lite.nn.functions.losses import DeferredLogits
 from flaxformer_lite.objectives.auxiliary_model import AuxiliaryModel
 from flaxformer_lite.objectives.base import Metric, Objective, score_metric
 from flaxformer_lite.objectives.row_plans import NUM_PLANS, RowPlan
 from flaxformer_lite.objectives.rows import Example, Rows, Tokenizer
-from flaxformer_lite.objectives.sums import LossSums, TokenLossOptions, token_loss
+from flaxformer_lite.objectives.sums import LossSums, token_loss
 from flaxformer_lite.objectives.text.masked_lm import MaskedLm
 from flaxformer_lite.types import Arrays
 
@@ -50,7 +50,7 @@ class Detection(flax.struct.PyTreeNode):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplacedTokens(TokenLossOptions, Objective):
+class ReplacedTokens(Objective):
     """Minimizes the generator's masked-LM loss plus the discriminator's weighted cross entropy.
 
     The first is -log p_G(x_t | masked x) over masked t. The second, times `detection_weight`, is
@@ -77,6 +77,8 @@ class ReplacedTokens(TokenLossOptions, Objective):
     generator_layers: Scale = 1.0  # DeBERTaV3: half as many layers, of full size
     embeddings: Annotated[str, OneOf(SHARINGS)] = "joint"
     detection_weight: NotNegative = 50.0
+    z_loss: NotNegative = 0.0  # of the generator, as is label_smoothing
+    label_smoothing: Probability = 0.0
 
     head = "pretraining"
     needs = ("cls_id", "sep_id", "mask_id")

@@ -8,23 +8,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flaxformer_lite.config.rules import Probability
+from flaxformer_lite.config.rules import NotNegative, Probability
 from flaxformer_lite.objectives.row_plans import WHOLE_DOCUMENTS, RowPlan, share_rows
 from flaxformer_lite.objectives.rows import Example, Rows, Tokenizer, encoder_decoder
-from flaxformer_lite.objectives.sums import TokenLossOptions
 from flaxformer_lite.objectives.text.text_objective import TextObjective
 
 SIDES = ("source", "target")  # columns of the ids of a pair
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seq2seq(TokenLossOptions, TextObjective):
+class Seq2seq(TextObjective):
     """Maximizes sum_t log P(y_t | y_<t, x) over lines of jsonl with "source" x and "target" y.
 
     Neighboring pairs share a row as long as both sides fit. A side longer than its row is cut; the
     end-of-text token is kept.
     """
 
+    z_loss: NotNegative = 0.0
     label_smoothing: Probability = 0.1  # the paper's
 
     columns = ("source", "target")

@@ -11,16 +11,15 @@ from typing import Annotated
 
 import numpy as np
 
-from flaxformer_lite.config.rules import MAX_INT32, Range, Share
+from flaxformer_lite.config.rules import MAX_INT32, NotNegative, Probability, Range, Share
 from flaxformer_lite.objectives.rows import Tokenizer
-from flaxformer_lite.objectives.sums import TokenLossOptions
 from flaxformer_lite.objectives.text.denoising import Denoising
 
 Span = Annotated[float, Range(1, MAX_INT32, "be at least one token")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpanCorruption(TokenLossOptions, Denoising):
+class SpanCorruption(Denoising):
     """Turns "Thank you for inviting me" into input "Thank <0> inviting me", target "<0> you for".
 
     Both end with the end-of-text token.
@@ -31,6 +30,8 @@ class SpanCorruption(TokenLossOptions, Denoising):
 
     noise_density: Share = 0.15  # share of the tokens that are hidden
     mean_span: Span = 3.0  # tokens
+    z_loss: NotNegative = 0.0  # T5 pretrained with 1e-4
+    label_smoothing: Probability = 0.0
 
     fewer_spans = "shorten the rows or raise objective.mean_span"
 

@@ -31,7 +31,7 @@ class TextObjective(Objective):
 
     The headline is nats per label, without auxiliary losses.
 
-    A subclass that is a `TokenLossOptions`, too, has z_loss and label_smoothing as fields.
+    A subclass may turn z_loss and label_smoothing into options by declaring them as fields.
     """
 
     head = "lm"

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flaxformer_lite.config.rules import MAX_INT32
+from flaxformer_lite.config.rules import MAX_INT32, NotNegative, Probability
 from flaxformer_lite.objectives.rows import Tokenizer
-from flaxformer_lite.objectives.sums import TokenLossOptions
 from flaxformer_lite.objectives.text.denoising import Denoising
 from flaxformer_lite.objectives.text.span_corruption import SpanCorruption
 
@@ -30,7 +29,7 @@ DENOISERS = (  # each is drawn equally often
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ul2(TokenLossOptions, Denoising):
+class Ul2(Denoising):
     """Corrupts each piece by a denoiser drawn anew each time; the first token marks its kind.
 
     R is T5's span corruption; S, sequential, hides the last quarter, as prefix language modeling
@@ -43,6 +42,8 @@ class Ul2(TokenLossOptions, Denoising):
     """
 
     mode_tokens: bool = True  # False: the same mixture, without telling the model
+    z_loss: NotNegative = 0.0
+    label_smoothing: Probability = 0.0
 
     def corrupted(self, tokens: int) -> tuple[int, int]:
         sources, targets = zip(
