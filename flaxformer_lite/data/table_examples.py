@@ -125,7 +125,7 @@ def _fitted(
     labels: tuple[str, ...],
 ) -> Task:
     """Returns the task fitted to the training rows, for example with its labels."""
-    classes = {role: read.names[name] for role, name in names.items() if name in read.names}
+    classes = read.classes_of(names)
 
     def fit() -> Task:
         with row_errors(read):
