@@ -174,7 +174,7 @@ def train_table_tokenizer(cfg: DataConfig, read: Table, rows: TableRows) -> Path
         with progress.working(f"training the {cfg.tokenizer.name} tokenizer"):
             yield from _texts(rows.take(np.arange(0, len(rows), every)))
 
-    data: list[object] = ["labelled", read.fingerprint, cfg.columns]
+    data: list[object] = ["labelled", *read.identity, rows.names]
     return train_tokenizer(cfg, data, lambda: _characters(rows), sample)
 
 

@@ -211,7 +211,9 @@ class Table:
 
     def classes_of(self, columns: Mapping[str, str | None]) -> ClassNames:
         """Returns the names of the classes of each role, from the column of each role."""
-        return {role: self.names[name] for role, name in columns.items() if name in self.names}
+        return {
+            role: self.names[name] for role, name in columns.items() if name and name in self.names
+        }
 
     def __len__(self) -> int:
         return len(self.rows)

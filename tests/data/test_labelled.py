@@ -244,6 +244,20 @@ def test_preferences_whose_conversations_have_the_prompt_are_split(tmp_path):
     )
 
 
+def test_a_tokenizer_is_trained_on_the_columns_that_the_task_reads(tmp_path):
+    rows = []
+    for i in range(20):
+        words = {"tokens": [f"q{i}", "q"], "tags": ["X", "O"]}
+        rows.append({"text": f"many words {i}", "label": "ab"[i % 2], **words})
+    held = write_rows(tmp_path / "held.jsonl", rows)
+    chosen = TokenizerConfig(name="byte_bpe", vocab_size=400)
+    options = {"tokenizer": chosen, "eval_path": held}
+    _, of_text, _ = opened(tmp_path, Classification(), rows, **options)
+    _, of_words, _ = opened(tmp_path, Tagging(), rows, **options)
+    pieces = [splits["train"].tokenizer.pieces() for splits in (of_text, of_words)]
+    assert [any(b"wo" in piece for piece in known) for known in pieces] == [True, False]
+
+
 def write_numbered(path, classes):
     """Writes rows whose label is the number of a class, which the text names."""
     features = {"label": {"_type": "ClassLabel", "names": classes}}

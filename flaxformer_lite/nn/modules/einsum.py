@@ -167,7 +167,7 @@ class Einsum(nn.Module):
         leading = x.shape[: x.ndim - self._num_summed]
         x_RI = x.reshape(math.prod(leading), -1)
         ops = ops_of(sharding_of(self.execution))
-        kernel_OI = self.get_variable("params", "kernel_OI").astype(x.dtype)
+        kernel_OI: jax.Array = self.get_variable("params", "kernel_OI").astype(x.dtype)
         y_RO = ops.turned_product(x_RI, kernel_OI)
         return y_RO.reshape(*leading, *self._shape[self._num_summed :])
 
