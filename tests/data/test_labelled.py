@@ -1,7 +1,7 @@
 """Tables as the examples of a task."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import numpy as np
@@ -279,3 +279,7 @@ def test_a_number_is_the_class_that_its_own_table_names(tmp_path):
     for records in (*splits.values(), again):
         named = [task.labels[label] for label in records.column("label")]
         assert named == [row["text"].split()[0] for row in records.rows]
+    unnamed = {}
+    for name, records in splits.items():
+        unnamed[name] = replace(records, table=replace(records.table, names={}))
+    assert fingerprint_rows(data, task, splits) != fingerprint_rows(data, task, unnamed)
