@@ -2,7 +2,8 @@
 the built-in ones.
 
     model, params = load_pretrained("path/to/weights", family="examples.parallel_llama:Model")
-    flaxformer_lite generate --model path/to/weights --family examples.parallel_llama:Model
+    flaxformer_lite generate --model path/to/weights --prompt "To be"
+    --family examples.parallel_llama:Model
     flaxformer_lite train --config=gpt2_tiny --workdir=runs/mine
     --config.train.init_from=path/to/weights --config.model.family=examples.parallel_llama:Model
 

@@ -5,6 +5,7 @@ import importlib
 import importlib.metadata
 import inspect
 import os
+import re
 import sys
 import textwrap
 from typing import Any, NoReturn
@@ -71,19 +72,29 @@ class Parser(argparse.ArgumentParser):
         flag = next((arg.partition("=")[0] for arg in unknown if arg.startswith("--")), "")
         if not flag:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
-        near = registry.did_you_mean(flag, [*self.known_flags() - {"--help"}]) or fields
-        command = self.prog.rpartition(" ")[2]
-        for known in (f"{command} {flag}", flag):
-            if known in hints.FLAGS:
-                near = f"; write {hints.FLAGS[known]}"
-                break
         named = []
         for action in private_names.flags(self):
-            if not action.option_strings:
-                named.append(action.metavar or action.dest)
+            if not action.option_strings and action.required and not action.choices:
+                named.append(str(action.metavar or action.dest))
+        near = self._written_for(flag) or self._nearest(flag) or fields
         if not near and named:
-            near = f"; {' '.join(map(str, named))} are given without a flag"
+            verb = "is" if len(named) == 1 else "are"
+            near = f"; {' '.join(named)} {verb} given without a flag"
         self.error(f"{flag}: no such flag{near}")
+
+    def _written_for(self, flag: str) -> str:
+        """Returns "; write ..." for a flag of before, unless it names another command's flag."""
+        command = self.prog.rpartition(" ")[2]
+        write = hints.FLAGS.get(f"{command} {flag}") or hints.FLAGS.get(flag, "")
+        name = re.split("[ ,]", write)[0]
+        if not write or (name.startswith("--") and name not in self.known_flags()):
+            return ""
+        return f"; write {write}"
+
+    def _nearest(self, flag: str) -> str:
+        """Returns "; did you mean --X?", where the dashes that all have do not count."""
+        names = [name.removeprefix("--") for name in self.known_flags() - {"--help"}]
+        return registry.did_you_mean(flag.removeprefix("--"), names, before="--")
 
     def unknown(self, argv: list[str]) -> list[str]:
         """Lists the unknown flags.
@@ -157,7 +168,7 @@ def _main(argv: list[str]) -> None:
         if argv[0] in hints.COMMANDS:
             parser.error(f"{argv[0]}: no such command; write {hints.COMMANDS[argv[0]]}")
         near = registry.did_you_mean(argv[0], list(COMMANDS))
-        parser.error(f"{argv[0]}: no such command{near}; there are {', '.join(COMMANDS)}")
+        parser.error(f"{argv[0]}: no such command{near or '; there are ' + ', '.join(COMMANDS)}")
     asks_help = bool({"-h", "--help"} & set(argv))
     unknown = chosen.unknown(argv[1:]) if argv[0] in COMMANDS and not asks_help else []
     if unknown:
@@ -182,10 +193,12 @@ def _main(argv: list[str]) -> None:
             if "workdir" in args and args.workdir is None:
                 args.workdir = f"runs/{args.config.replace(':', '_')}"
         if not args.config:
-            flags = "--config is"
+            flags = "--config"
             if "model" in args:
-                flags = "--model or --config are"
-            command_line.fail(f"{flags} missing; for example --config=demo", command_line.BAD_INPUT)
+                flags = "--model or --config"
+            command_line.fail(
+                f"{flags} is missing; for example --config=demo", command_line.BAD_INPUT
+            )
         args.overrides = [f"--config={args.config}", *others]
     os.environ.update(command.environment(args))
     of_core = f"flaxformer_lite.cli.{args.command.replace('-', '_')}"

@@ -208,10 +208,14 @@ def _check_function(folder: str, name: str, function: Any) -> None:
         ) from None
 
 
-def did_you_mean(name: str, choices: list[str]) -> str:
-    """Returns "; did you mean 'X'?" if a choice is close to `name`, else an empty string."""
+def did_you_mean(name: str, choices: list[str], *, before: str = "") -> str:
+    """Returns "; did you mean 'X'?" if a choice is close to `name`, else an empty string.
+
+    Args:
+      before: what is shown before the choice, such as the dashes of a flag.
+    """
     close = difflib.get_close_matches(name[:100], choices, n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    return f"; did you mean {before + close[0]!r}?" if close else ""
 
 
 def _inside(folder: str, name: str) -> Any:

@@ -32,6 +32,8 @@ NEW_TOKENS = 64  # the default number of tokens to generate
 SEARCH = ("num_beams", "length_penalty", "early_stopping")  # settings of beam search
 # flags that are settings of the library's `generate`
 SETTINGS = ("max_new_tokens", "temperature", "top_k", "top_p", "seed", "num_beams")
+# other flags that only writing has
+WRITES = ("stop", "stream", "chat", "system", "chat_variable", "draft", "matmul", "cache")
 GUESSES = ("prompt_lookup_num_tokens", "num_assistant_tokens")
 UNFINISHED = "\ufffd"  # the character that an incomplete one is decoded to
 
@@ -39,17 +41,20 @@ UNFINISHED = "\ufffd"  # the character that an incomplete one is decoded to
 def run(args: argparse.Namespace) -> None:
     """Writes a continuation of each prompt, or guesses its masked words."""
     options = {name: getattr(args, name) for name in SETTINGS if getattr(args, name) is not None}
-    options |= _read_settings(args.set)
+    settings = _read_settings(args.set)
     where = folder_of(args.model)
     if _is_encoder(where, args):
-        unused = [name for name in options if name != "top_k"]
+        unused = [f"--{name}" for name in options if name != "top_k"]
+        unused += [f"--{name}" for name in WRITES if getattr(args, name)]
+        unused += [f"--set {name}" for name in settings]
         if unused:
             raise ConfigError(
-                f"--{unused[0]}: is for models that write, and this one guesses masked words; leave"
+                f"{unused[0]}: is for models that write, and this one guesses masked words; leave"
                 " it out."
             )
         fill_mask.print_guesses(args, where, list(map(_text, args.prompt)))
         return
+    options |= settings
     # raises on bad values, before reading
     make_settings(**{"max_new_tokens": NEW_TOKENS} | options)
     if args.stream and (len(args.prompt) > 1 or options.get("num_return_sequences", 1) > 1):

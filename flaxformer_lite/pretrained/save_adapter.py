@@ -91,6 +91,8 @@ def _published_of(model: nn.Module) -> Published:
     """Returns the published form of a model, whose adapter must be one of PEFT's."""
     adapter = model.cfg.adapter
     family = registry.resolve("models", model.cfg.family)
+    if adapter is None:
+        raise ConfigError("adapter: this model has none; save the weights of the model itself.")
     if type(adapter) not in METHODS:
         raise ConfigError(
             f"adapter={adapter!r}: PEFT has no form of it, and save_adapter writes"

@@ -39,6 +39,8 @@ def test_each_mask_has_its_guesses(bert, capsys):
         ("zero one", [], "--prompt: has no mask"),
         ("one " * 80 + "[MASK]", [], "positions end at 64"),
         ("[MASK]", ["--num_beams", "2"], "--num_beams: is for models that write"),
+        ("[MASK]", ["--stream"], "--stream: is for models that write"),
+        ("[MASK]", ["--set", "min_p=0.1"], "--set min_p: is for models that write"),
     ],
 )
 def test_refusals(bert, capsys, text, flags, message):

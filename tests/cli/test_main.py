@@ -146,6 +146,11 @@ EMBED = "embed --model GPT2"
         (f"{EMBED} --file nowhere.txt", "cannot be read as UTF-8 text"),
         ("fill-mask", "fill-mask: no such command; write generate --model DIR --prompt"),
         (f"{WRITE} --min-p 0.1", "--min_p: no such flag; write --set min_p=X"),
+        (f"{WRITE} --max-length 9", "--max_length: no such flag; write --max_new_tokens N"),
+        (f"{EMBED} --dtypo float32", "--dtypo: no such flag; did you mean '--dtype'?"),
+        ("lm-eval --limit 9", "--limit: no such flag; write it after --"),
+        ("data", "the following arguments are required: {stats,show,tokenize}"),
+        ("inspect --json", "--json: no such flag; SRC is given without a flag"),
         (f"{WRITE} --set min_q=0.1", "--set min_q=0.1: must be NAME=VALUE of a setting; did you"),
         ("verify --config=gpt2_tiny --devices=100000", "--devices: 100000: must be at most 512"),
     ],
@@ -160,3 +165,10 @@ def test_mistakes_are_one_line(line, message, gpt2, tmp_path, capsys, monkeypatc
     assert ended.value.code == command_line.BAD_INPUT
     assert said.err.startswith("error: ") and message in said.err and said.err.count("\n") == 1
     assert not said.out and sorted(p.name for p in tmp_path.iterdir()) == ["EMPTY"]
+
+
+@pytest.mark.parametrize("line", ["evaluate --limit 9", "embed --max_tokens 9"])
+def test_no_command_is_told_to_write_what_another_has(line, capsys):
+    with pytest.raises(SystemExit):
+        door.main(line.split())
+    assert "no such flag; " in (said := capsys.readouterr().err) and "write" not in said

@@ -474,7 +474,7 @@ def test_directories_that_are_no_adapter(changed, tmp_path):
 
 def test_models_without_an_adapter_and_directories_that_exist(tmp_path):
     model, params = load_pretrained(ROOT / "gpt2_lm")
-    with pytest.raises(ConfigError, match="adapter=None: PEFT has no form of it"):
+    with pytest.raises(ConfigError, match="adapter: this model has none"):
         save_adapter(tmp_path / "new", model, params)
     model, params = load_pretrained(ROOT / "gpt2_lm", adapter=ROOT / "adapters" / "gpt2_lm")
     (tmp_path / "taken").mkdir()

@@ -166,7 +166,7 @@ def test_a_packed_run_continues_exactly(finished, tmp_path):
     assert len({json.dumps(record["leaves"]) for record in last}) == 1
 
 
-@pytest.mark.nightly  # of runs that are not packed, test_replay.py
+@pytest.mark.nightly  # of runs that are not packed, tests/cli/test_steps.py
 def test_its_steps_are_repeated(finished):
     cfg, whole = finished
     point = replay.before_step(whole, 5)

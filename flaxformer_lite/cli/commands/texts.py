@@ -32,6 +32,7 @@ def generate(parser: argparse.ArgumentParser, rarely: Flags) -> None:
     add(
         "--prompt",
         required=True,
+        metavar="TEXT",
         action="append",
         type=command_line.text,
         help="text to continue, or - for stdin; may be repeated",

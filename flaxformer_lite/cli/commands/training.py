@@ -65,7 +65,9 @@ def data(parser: argparse.ArgumentParser, rarely: Flags) -> None:
     model reads them, with the tokens that have a loss in «»; tokenize fills data.cache with all
     cores, together with other hosts that share the cache and run the same command.
     """
-    parser.add_argument("what", choices=("stats", "show", "tokenize"))
+    parser.add_argument(
+        "what", choices=("stats", "show", "tokenize"), metavar="{stats,show,tokenize}"
+    )
     parser.add_argument(
         "--rows",
         type=command_line.integer(1, 1000),
@@ -97,8 +99,8 @@ def steps(parser: argparse.ArgumentParser, rarely: Flags) -> None:
     add(
         "--document",
         type=command_line.text,
-        metavar="X",
-        help="FILE:LINE, as grep -n prints it, or the number of a document or of a table's row",
+        metavar="FILE:LINE",
+        help="line as grep -n prints it, or the number of a document or of a table's row",
     )
     add(
         "--all",

@@ -70,7 +70,7 @@ class Collected(NamedTuple):
       metrics: numbers for the record of the step.
       record: what the workdir keeps of the step, as JSON; with the keys "written", and "rewards" by
         their names, which must be the same for the same "written" if the step is run again.
-      details: what is added to the record where `replay` shows the step, too large to be kept.
+      details: what is added to the record where `steps --run` shows the step, too large to be kept.
     """
 
     batch: dict[str, dict[str, np.ndarray]]

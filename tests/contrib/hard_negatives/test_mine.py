@@ -64,6 +64,7 @@ def test_random_negatives_are_drawn_by_the_seed():
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
+        (["--range", "9:3"], "must end after it begins"),
         (["--range", "9:10"], "leave 1 candidates, fewer than the 3"),
         (["--columns", "anchor=nothing"], "no 'nothing'"),
     ],

@@ -44,7 +44,7 @@ def test_a_folder_is_verified_in_one_table(capsys, monkeypatch):
         ([BERT, "--reference=/nowhere"], "/nowhere/inputs.npz: cannot be read as numpy's .npz"),
         ([BERT, "--config=gpt2_tiny"], "--model, --config: pass one of them"),
         ([BERT, "--config.train.steps=3"], "--config.train.steps: no such flag"),
-        ([], "--model or --config are missing"),
+        ([], "--model or --config is missing"),
     ],
 )
 def test_bad_input_is_one_sentence(argv, message, refusal):

@@ -10,6 +10,8 @@ def _range(value: str) -> tuple[int, int | None]:
     first, colon, last = value.partition(":")
     if not colon or not first.isdecimal() or not (last.isdecimal() or not last):
         raise argparse.ArgumentTypeError(f"{value[:40]!r}: must be two numbers, such as 10:50")
+    if last and int(last) <= int(first):
+        raise argparse.ArgumentTypeError(f"{value[:40]}: must end after it begins, as 10:50 does")
     return int(first), int(last) if last else None
 
 

@@ -29,6 +29,8 @@ def lm_eval(parser: argparse.ArgumentParser, rarely: Flags) -> None:
         help="names of tasks or groups",
     )
     add_shared(parser, "batch_size", default=8, help="rows computed together (default: 8)")
-    parser.add_argument("more", nargs="*", metavar="-- FLAGS", help="flags of the harness")
+    parser.add_argument(
+        "more", nargs="*", default=[], metavar="-- FLAGS", help="flags of the harness"
+    )
     add_shared(rarely, "length", help="most tokens that the model sees (default: its own)")
     add_shared(rarely, "dtype", "adapter")

@@ -9,7 +9,7 @@ from flaxformer_lite.contrib.plan import environment
 @declare_command(
     "estimate memory and time of a training run on other machines",
     "--config=llama_7b --topology=v5e:16x16",
-    "--config=gpt2_small --topology=h100:8",
+    "--config=gpt2_xl --config.mesh.fsdp=8 --topology=h100:8",
     "--config=t5_xxl --topology=v5p-128 --json",
     takes_config=True,
     environment=lambda _: environment.ENVIRONMENT,

@@ -61,6 +61,7 @@ def verify(parser: argparse.ArgumentParser, rarely: Flags) -> None:
     add(
         "--devices",
         type=command_line.integer(1, MOST_DEVICES),
+        metavar="INT",
         default=8,
         help="number of simulated devices (default: %(default)s)",
     )
