@@ -22,7 +22,7 @@ from flaxformer_lite.data.rows import Table, TableRows
 from flaxformer_lite.data.store import FORMAT
 from flaxformer_lite.data.store_writer import Part, StoreWriter, build_store, open_store
 from flaxformer_lite.files.read import Json
-from flaxformer_lite.objectives.rows import StoredColumn
+from flaxformer_lite.objectives.rows import ClassNames, StoredColumn
 from flaxformer_lite.objectives.tables.task import Task
 from flaxformer_lite.runtime import progress
 from flaxformer_lite.text import conversations
@@ -55,6 +55,7 @@ class Encoder:
       skeleton: the model's.
       rows: all rows of the table, by role.
       variables: of chat templates.
+      classes: the names of the classes that the table numbers, by role.
       known: what `has` remembers.
     """
 
@@ -65,6 +66,7 @@ class Encoder:
     skeleton: str
     rows: TableRows
     variables: Json
+    classes: ClassNames
     known: dict[str, bool] = field(default_factory=dict)
 
     def token_ids(self, texts: Sequence[str]) -> list[list[int]]:
@@ -132,7 +134,8 @@ def encode_rows(
     if types < 2:
         frame = replace(frame, second_type=0)
     variables = json.loads(cfg.chat.variables or "{}")
-    encoder = Encoder(chosen, frame, length, target_length, skeleton, rows, variables)
+    classes = read.classes_of(rows.names or {})
+    encoder = Encoder(chosen, frame, length, target_length, skeleton, rows, variables, classes)
     columns = {**objective.stored, **KEPT}
     parts = []
     for first in range(0, len(rows), PART_ROWS):
@@ -171,7 +174,7 @@ def train_table_tokenizer(cfg: DataConfig, read: Table, rows: TableRows) -> Path
         with progress.working(f"training the {cfg.tokenizer.name} tokenizer"):
             yield from _texts(rows.take(np.arange(0, len(rows), every)))
 
-    data: list[object] = ["labelled", read.fingerprint, cfg.columns]
+    data: list[object] = ["labelled", *read.identity, rows.names]
     return train_tokenizer(cfg, data, lambda: _characters(rows), sample)
 
 
@@ -267,6 +270,7 @@ def _made_from(objective: Task, encoder: Encoder, read: Table) -> list[Any]:
         FORMAT,
         *read.identity,
         encoder.rows.names,
+        encoder.classes,
         encoder.length,
         encoder.target_length,
         encoder.skeleton,

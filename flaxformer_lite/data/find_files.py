@@ -89,7 +89,8 @@ def find_table(path: str, where: str, split: str) -> Found:
 
 def splits_of(path: str) -> tuple[str, ...]:
     """Returns the names of the splits in a folder of `datasets`; () for anything else."""
-    if hub.is_hub(path):
+    is_list = "," in path or glob.has_magic(path)
+    if hub.is_hub(path) or (is_list and not os.path.exists(expand_home(path))):
         return ()
     index = on_disk(path, _of_datasets) / "dataset_dict.json"
     if not index.is_file():

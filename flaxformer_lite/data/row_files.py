@@ -335,8 +335,7 @@ READERS: dict[str, Reader] = {
     ".conllu": _conll(True),
     ".txt": _plain,
 }
-CONLL = (".conll", ".conllu")
-LINED = (".jsonl", ".ndjson", *CONLL, ".txt")
+LINED = (".jsonl", ".ndjson", ".conll", ".conllu", ".txt")
 
 
 def has_lines(path: File, where: str) -> bool:

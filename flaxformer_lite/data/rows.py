@@ -9,7 +9,7 @@ import contextlib
 import functools
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, overload
@@ -208,6 +208,12 @@ class Table:
     def identity(self) -> list[str]:
         """What the rows of a stored table depend on."""
         return [self.fingerprint, *self.source.forms]
+
+    def classes_of(self, columns: Mapping[str, str | None]) -> ClassNames:
+        """Returns the names of the classes of each role, from the column of each role."""
+        return {
+            role: self.names[name] for role, name in columns.items() if name and name in self.names
+        }
 
     def __len__(self) -> int:
         return len(self.rows)

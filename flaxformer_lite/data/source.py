@@ -116,12 +116,29 @@ class Source:
 
     @functools.cached_property
     def class_names(self) -> ClassNames:
-        """The names of the classes (ClassLabel) of each column that has some."""
-        if not self.files or compressed.kind(self.files[0]) not in columnar.KINDS:
+        """The names of the classes (ClassLabel) of each column that has some.
+
+        Raises:
+          ConfigError: two files number the classes of a column differently.
+        """
+        names: dict[str, tuple[str, ...]] = {}
+        for path in self.files:
+            for column, classes in self._class_names_of(path).items():
+                if names.setdefault(column, classes) != classes:
+                    raise ConfigError(
+                        f"{self.where}: {path.name} numbers the classes of {column!r} differently"
+                        f" from the files before it ({reprlib.repr(classes)} instead of"
+                        f" {reprlib.repr(names[column])}); write them as texts, or with the same"
+                        " features."
+                    )
+        return names
+
+    def _class_names_of(self, path: File) -> ClassNames:
+        if compressed.kind(path) not in columnar.KINDS:
             return {}
-        with row_files.columnar_content(self.files[0], self.where) as content:
+        with row_files.columnar_content(path, self.where) as content:
             names = columnar.class_names(content, self.where)
-        described = Path(str(self.files[0])).with_name("dataset_info.json")
+        described = Path(str(path)).with_name("dataset_info.json")
         if not names and described.is_file():
             return columnar.named(read_object(described).get("features"))
         return names
@@ -140,8 +157,9 @@ class Source:
 
     def name_rows(self, origins: Sequence[tuple[int, int]]) -> str:
         """Names rows of a table in errors: `row 3`, `rows 3, 4`, with their files of several."""
-        is_lined = compressed.kind(self.files[origins[0][0]]) in row_files.CONLL
-        word = "line" if is_lined else "row"
+        first = origins[0][0]
+        is_conll = self.has_lines[first] and compressed.kind(self.files[first]) not in JSONL
+        word = "line" if is_conll else "row"
         named = []
         for file, line in origins:
             named.append(f"{line} of {self.files[file].name}" if len(self.files) > 1 else str(line))

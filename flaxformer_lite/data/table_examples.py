@@ -125,7 +125,7 @@ def _fitted(
     labels: tuple[str, ...],
 ) -> Task:
     """Returns the task fitted to the training rows, for example with its labels."""
-    classes = {role: read.names[name] for role, name in names.items() if name in read.names}
+    classes = read.classes_of(names)
 
     def fit() -> Task:
         with row_errors(read):
@@ -254,5 +254,12 @@ def fingerprint_rows(cfg: DataConfig, objective: Task, records: Mapping[str, Rec
     variables = json.loads(cfg.chat.variables or "{}")
     if variables:
         made_from.append(json.dumps(variables))
+    labels = described.get("labels") or ()
+    for part in records.values():
+        assert part.table is not None and isinstance(part.rows, TableRows), "of a table"
+        for names in part.table.classes_of(part.rows.names or {}).values():
+            # Runs that were begun when a number was always a place among the labels are refused.
+            if set(names) <= set(labels) and names != tuple(labels[: len(names)]):
+                made_from.append(json.dumps(names))
     parts = *tables, train.tokenizer.fingerprint, *made_from, *registry.code_of(type(objective))
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:16]

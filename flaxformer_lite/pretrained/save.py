@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, ModelConfig
-from flaxformer_lite.files.read import Json
+from flaxformer_lite.files.read import Json, read_object
 from flaxformer_lite.models.fields import Fields
 from flaxformer_lite.models.parameter_shapes import parameter_shapes
 from flaxformer_lite.models.weight_map import Published
@@ -276,6 +276,7 @@ def _travel(like: Path, path: Path, config: Json, written: set[str]) -> Json:
         for name in COMPANIONS:
             if (like / name).is_file():
                 shutil.copyfile(like / name, path / name)
+        _rename_class(path / "tokenizer_config.json")
         for template in (like / MORE_TEMPLATES).glob("*.jinja"):
             (path / MORE_TEMPLATES).mkdir(exist_ok=True)
             shutil.copyfile(template, path / MORE_TEMPLATES / template.name)
@@ -285,6 +286,19 @@ def _travel(like: Path, path: Path, config: Json, written: set[str]) -> Json:
     if not labels_fit:
         kept -= {"id2label", "label2id", "sentence_transformers", OLD_ACTIVATION}
     return config | {key: value for key, value in old.items() if key in kept}
+
+
+def _rename_class(file: Path) -> None:
+    """Gives the tokenizer's class its name of version 4 of transformers, which version 5 knows.
+
+    Version 4, and what is built on it, ends at the new name.
+    """
+    if not file.is_file():
+        return
+    config = read_object(file)
+    if config.get("tokenizer_class") == "TokenizersBackend":
+        config["tokenizer_class"] = "PreTrainedTokenizerFast"
+        file.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _write(path: Path, tensors: dict[str, Pieces | np.ndarray], shard_bytes: int) -> None:

@@ -29,6 +29,12 @@ def test_first_column_is_the_word_and_the_last_its_tag(tmp_path, name):
     assert read(tmp_path, name, "EU\n\nrejects\n") == [{"tokens": ["EU"]}, {"tokens": ["rejects"]}]
 
 
+@pytest.mark.parametrize("name", ["a.conll", "a.txt"])
+def test_errors_name_the_line_where_a_sentence_begins(tmp_path, name):
+    (tmp_path / name).write_text(PLAIN, newline="")
+    assert open_table(str(tmp_path / name), "data.path").name_rows([0, 1]) == "lines 3, 7"
+
+
 def test_conllu_has_columns_and_syntactic_words(tmp_path):
     rows = read(tmp_path, "a.conllu", UNIVERSAL)
     assert [row["tokens"] for row in rows] == [["em", "o", "mar um"], ["oi"]]

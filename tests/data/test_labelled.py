@@ -1,10 +1,13 @@
 """Tables as the examples of a task."""
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
 
 import jax
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from flaxformer_lite.config import ConfigError, DataConfig, TokenizerConfig
 from flaxformer_lite.data import digests, encoding, open_tokenizer, rows as rows_of_tables
@@ -239,3 +242,44 @@ def test_preferences_whose_conversations_have_the_prompt_are_split(tmp_path):
     assert len(records["train"]) + len(records["eval"]) == 20 and len(records["eval"]) in range(
         3, 9
     )
+
+
+def test_a_tokenizer_is_trained_on_the_columns_that_the_task_reads(tmp_path):
+    rows = []
+    for i in range(20):
+        words = {"tokens": [f"q{i}", "q"], "tags": ["X", "O"]}
+        rows.append({"text": f"many words {i}", "label": "ab"[i % 2], **words})
+    held = write_rows(tmp_path / "held.jsonl", rows)
+    chosen = TokenizerConfig(name="byte_bpe", vocab_size=400)
+    options = {"tokenizer": chosen, "eval_path": held}
+    _, of_text, _ = opened(tmp_path, Classification(), rows, **options)
+    _, of_words, _ = opened(tmp_path, Tagging(), rows, **options)
+    pieces = [splits["train"].tokenizer.pieces() for splits in (of_text, of_words)]
+    assert [any(b"wo" in piece for piece in known) for known in pieces] == [True, False]
+
+
+def write_numbered(path, classes):
+    """Writes rows whose label is the number of a class, which the text names."""
+    features = {"label": {"_type": "ClassLabel", "names": classes}}
+    rows = [{"text": f"{classes[i % 2]} {i}", "label": i % 2} for i in range(20)]
+    table = pyarrow.Table.from_pylist(rows)
+    kept = {"huggingface": json.dumps({"info": {"features": features}})}
+    parquet.write_table(table.replace_schema_metadata(kept), path)
+    return str(path)
+
+
+def test_a_number_is_the_class_that_its_own_table_names(tmp_path):
+    train = write_numbered(tmp_path / "train.parquet", ["no", "yes"])
+    held = write_numbered(tmp_path / "eval.parquet", ["yes", "no"])
+    chosen = TokenizerConfig(name="bytes")
+    data = DataConfig(path=train, eval_path=held, tokenizer=chosen, cache=str(tmp_path / "cache"))
+    task, splits, _ = open_labelled(data, Classification(), "encoder", ("yes", "no"))
+    assert task.labels == ("yes", "no")  # as the starting weights have them
+    again = open_rows(train, data, task, tokenizer.Bytes(), "encoder")
+    for records in (*splits.values(), again):
+        named = [task.labels[label] for label in records.column("label")]
+        assert named == [row["text"].split()[0] for row in records.rows]
+    unnamed = {}
+    for name, records in splits.items():
+        unnamed[name] = replace(records, table=replace(records.table, names={}))
+    assert fingerprint_rows(data, task, splits) != fingerprint_rows(data, task, unnamed)

@@ -127,7 +127,8 @@ def test_labelled_rows_come_from_a_store(there, folder, tmp_path, monkeypatch, b
     # again: the store is asked, and nothing is copied
     open_table(f"{there}/b.jsonl", "data.path")
     assert bucket.seen and not read_of(bucket, f"{there[5:]}/b.jsonl?")
-    assert find_files.splits_of(there) == ()
+    for path in (there, f"{there}/*.csv", f"{there}/b.jsonl,{there}/e.csv"):
+        assert find_files.splits_of(path) == ()
 
 
 def test_what_cannot_be_read_names_field_and_address(bucket, there):

@@ -89,6 +89,19 @@ def test_arrow_parquet_and_folders_of_datasets(tmp_path):
         open_table(str(saved), "data.path", "eval")
 
 
+def test_files_that_number_classes_differently_are_no_table(tmp_path):
+    for name, classes in (("a", ["no", "yes"]), ("b", ["yes", "no"])):
+        features = {"label": {"_type": "ClassLabel", "names": classes}}
+        metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+        written = pyarrow.table({"text": ["x", "y"], "label": [0, 1]})
+        parquet.write_table(written.replace_schema_metadata(metadata), tmp_path / f"{name}.parquet")
+    (tmp_path / "c.jsonl").write_text('{"text": "z", "label": 1}\n')
+    read = open_table(f"{tmp_path}/c.jsonl,{tmp_path}/b.parquet", "data.path")
+    assert read.names == {"label": ("yes", "no")}
+    with pytest.raises(ConfigError, match=r"b.parquet numbers the classes of 'label' differently"):
+        open_table(f"{tmp_path}/*.parquet", "data.path")
+
+
 def test_names_of_classes_within_lists_and_objects():
     tags = {"_type": "ClassLabel", "names": ["O", "B-PER"]}
     features = {

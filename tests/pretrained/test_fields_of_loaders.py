@@ -1,9 +1,13 @@
 """Fields of config.json that other loaders have no default for, though transformers does."""
 
+import json
+
 import pytest
 
+from flaxformer_lite.__main__ import main
 from flaxformer_lite.pretrained.hf_config import write_config
 from flaxformer_lite.registry import resolve
+from tests.cli import models
 from tests.models.tiny import small
 
 WRITTEN = {
@@ -29,3 +33,12 @@ def test_the_period_of_the_full_layers_is_written_as_the_published_files_spell_i
 ):
     cfg = resolve("models", family).config(size)
     assert write_config(resolve("models", family), cfg)["sliding_window_pattern"] == expected
+
+
+def test_the_class_of_a_tokenizer_has_the_name_that_both_versions_of_transformers_know(tmp_path):
+    source = models.directory(
+        tmp_path / "new", tokenizer_config={"tokenizer_class": "TokenizersBackend"}
+    )
+    main(["convert", str(source), str(tmp_path / "written")])
+    written = json.loads((tmp_path / "written" / "tokenizer_config.json").read_text())
+    assert written == {"tokenizer_class": "PreTrainedTokenizerFast"}

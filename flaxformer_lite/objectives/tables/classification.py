@@ -201,7 +201,7 @@ class Classification(Labelled):
         if self.weighting == "balanced" and not weights:
             rows_of: collections.Counter[int] = collections.Counter()
             for value, count in counts:
-                rows_of[fitted.index(value, "data.path")] += count
+                rows_of[fitted.index(value, "data.path", names.get("label", ()))] += count
             average = total / len(labels)
             weights = tuple(average / max(1, rows_of[i]) for i in range(len(labels)))
         return dataclasses.replace(fitted, class_weights=weights)
@@ -247,15 +247,16 @@ class Classification(Labelled):
         if encoder.has("second"):
             ids.append(encoder.token_ids(texts_of(rows, "second")))
         records: list[list[Encoded]] = []
+        names = encoder.classes.get("label", ())
         target_of: dict[str, Target] = {}  # of a label, as most rows repeat one
         for i, (row, *texts) in enumerate(zip(rows, *ids, strict=True)):
             tokens = encoder.frame.join_ids(*texts, limit=encoder.length)
             label = row["label"]
             if not isinstance(label, str):
-                target = self._target(row, i)
+                target = self._target(row, i, names)
             else:
                 if label not in target_of:
-                    target_of[label] = self._target(row, i)
+                    target_of[label] = self._target(row, i, names)
                 target = target_of[label]
             records.append([{**tokens._asdict(), "label": target}])
         return records
@@ -461,7 +462,7 @@ class Classification(Labelled):
             raise ConfigError(f"{where} is a list and no class; {WAY_TO_SEVERAL}.")
         return [value]
 
-    def _target(self, row: Row, number: int) -> Target:
+    def _target(self, row: Row, number: int, names: tuple[str, ...]) -> Target:
         known = row["label"] is not None  # otherwise it is predicted
         if self.kind == "number":
             if known and len(self.labels) > 1:
@@ -473,7 +474,7 @@ class Classification(Labelled):
         indices = []
         if known:
             where = f"row {number + 1}"
-            indices = [self.index(value, where) for value in self.labels_in(row, number)]
+            indices = [self.index(value, where, names) for value in self.labels_in(row, number)]
         if self.kind == "single":
             return np.int32(indices[0] if known else 0)
         return np.isin(np.arange(len(self.labels)), indices).astype(np.int32)

@@ -118,7 +118,8 @@ class Tagging(Labelled):
         if not usual and OUTSIDE in labels:
             usual = OUTSIDE
         if not usual:
-            usual = labels[dataclasses.replace(self, labels=labels).index(frequent, "data.path")]
+            fitted = dataclasses.replace(self, labels=labels)
+            usual = labels[fitted.index(frequent, "data.path", names.get("tags", ()))]
         return dataclasses.replace(self, labels=labels, usual=usual)
 
     def labels_in(self, row: Row, number: int) -> list:
@@ -132,10 +133,11 @@ class Tagging(Labelled):
             words.append(items)
             joined_words.append(text_of({"tokens": " ".join(items)}, "tokens", i))
         texts = encoder.spans(joined_words)
+        names = encoder.classes.get("tags", ())
         made: list[list[Encoded]] = []
         for number, (row, words_of_row, text) in enumerate(zip(rows, words, texts, strict=True)):
             joined = encoder.frame.join(text, limit=encoder.length)
-            tag = self._target(row, len(words_of_row), f"row {number + 1}")
+            tag = self._target(row, len(words_of_row), f"row {number + 1}", names)
             records: list[Encoded] = []
             if words_of_row:
                 first = first_pieces(joined, words_of_row)
@@ -280,7 +282,7 @@ class Tagging(Labelled):
             true_names.append([self.labels[i] for i in tag])
         return predicted_names, true_names
 
-    def _target(self, row: Row, words: int, where: str) -> np.ndarray:
+    def _target(self, row: Row, words: int, where: str, names: tuple[str, ...]) -> np.ndarray:
         if row["tags"] is None:  # to be predicted
             return np.zeros(words, np.int32)
         values = _items(row["tags"], "tags", where, (str, int))
@@ -288,7 +290,7 @@ class Tagging(Labelled):
             raise ConfigError(
                 f"{where}: {words} tokens, but {len(values)} tags; there must be one for each."
             )
-        return np.asarray([self.index(value, where) for value in values], np.int32)
+        return np.asarray([self.index(value, where, names) for value in values], np.int32)
 
 
 def first_pieces(row: FramedSpans, words: Sequence[str]) -> np.ndarray:

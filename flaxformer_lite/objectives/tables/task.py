@@ -56,6 +56,7 @@ WHOLE = re.compile(r"-?\d{1,4000}")  # a number as the name of a class; Python r
 POINT_ZERO = re.compile(r"(-?\d+)\.0+")  # a whole number as pandas writes it beside missing ones
 # A list or an object that a text is, as JSON or as Python and numpy print it.
 CONTAINER = re.compile(r"\s*(\[\s*([\"'\d.\[{-].*)?\]|\{\s*([\"'].*)?\})\s*", re.DOTALL)
+NUMBER = re.compile(r"\d{1,9}")  # of a class
 MOST_LABELS = 8  # most labels that a message names
 ALIKE = "differ only in case, spaces, Unicode form or a final .0"
 FOLD = "--config.objective.fold_labels=True makes them one"
@@ -253,12 +254,20 @@ class Labelled(Task):
         spelled = {usual[fold(str(value))] for value in values}
         return names_of(sorted(spelled), names, known)
 
-    def index(self, value: object, where: str) -> int:
+    def index(self, value: object, where: str, names: tuple[str, ...] = ()) -> int:
         """Returns the index of a label.
+
+        Args:
+          value: a label, or its number.
+          where: the row to name in errors.
+          names: of the classes that the table numbers, in its order.
 
         Raises:
           ConfigError: it is not among the labels of the training rows.
         """
+        is_number = NUMBER.fullmatch(str(value)) and str(value) not in self.labels
+        if is_number and set(names) <= set(self.labels) and int(str(value)) < len(names):
+            value = names[int(str(value))]
         if self.fold_labels and str(value) not in self.labels:
             place = _folded(self.labels).get(fold(str(value)))
             if place is not None:
@@ -361,7 +370,7 @@ def index_of(value: object, labels: tuple[str, ...], where: str) -> int:
     if str(value) in labels:
         return labels.index(str(value))
     numbered = any(map(WHOLE.fullmatch, labels))  # then a number is a name
-    if not numbered and re.fullmatch(r"\d{1,9}", str(value)) and int(str(value)) < len(labels):
+    if not numbered and NUMBER.fullmatch(str(value)) and int(str(value)) < len(labels):
         # where the table or the weights name the classes; csv has numbers as texts
         return int(str(value))
     for label in labels:
