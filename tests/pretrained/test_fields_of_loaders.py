@@ -13,6 +13,7 @@ from tests.models.tiny import small
 WRITTEN = {
     "gpt2": {"n_ctx": 40},  # llama.cpp, mlx-lm
     "bert": {"position_embedding_type": "absolute"},  # CTranslate2
+    "mbart": {"normalize_before": True, "normalize_embedding": True},  # CTranslate2
     "llama": {"rope_scaling": None},  # mlx-lm: EXAONE 4, GLM 4.5
 }
 

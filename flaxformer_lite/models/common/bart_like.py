@@ -144,6 +144,10 @@ def write(cfg: ModelConfig) -> Json:
         "decoder_ffn_dim": cfg.of_decoder.mlp_dim,
         "scale_embedding": cfg.embed_power == 0.5,
         "is_encoder_decoder": True,
+        # of the first releases, for CTranslate2's converter
+        "normalize_before": "in" in cfg.norm_at,
+        "normalize_embedding": "embed" in cfg.norm_at,
+        "add_final_layer_norm": "final" in cfg.norm_at,
     }
 
 
