@@ -141,7 +141,7 @@ def draw(cells: dict[str, dict[str, Cell]], versions: dict[str, str]) -> str:
                 if row[name].why:
                     reasons.setdefault(f"{name}: {row[name].why}", []).append(family)
         lines += [""]
-    lines += [f"* {', '.join(families)}; {why}" for why, families in reasons.items()]
+    lines += [f"* {', '.join(families)}: {why}" for why, families in reasons.items()]
     return "\n".join(lines)
 
 

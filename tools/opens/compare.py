@@ -52,10 +52,9 @@ def load(at: Path) -> dict[str, Any]:
 
 
 def unequal_ids(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
-    wrong = []
-    for number, ids in enumerate(theirs.get("ids", ())):
-        if ids != ours["ids"][number]:
-            wrong.append(f"ids of {TEXTS[number][:20]!r}")
+    pairs = zip(ours.get("ids", ()), theirs.get("ids", ()), strict=False)
+    count = sum(mine != other for mine, other in pairs)
+    wrong = [f"ids of {count} of {len(TEXTS)} texts"] if count else []
     if "chat" in theirs and theirs["chat"] != ours["chat"]:
         wrong.append("ids of a chat")
     return wrong
