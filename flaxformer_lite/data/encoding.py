@@ -45,7 +45,7 @@ MAX_DOUBLINGS = 16  # of the length
 
 @dataclass(frozen=True, eq=False)
 class Encoder:
-    """What a task encodes rows with.
+    """Encodes the texts of a table for a task.
 
     Attributes:
       tokenizer: gives the special ids, too.

@@ -206,7 +206,7 @@ class Table:
 
     @property
     def identity(self) -> list[str]:
-        """What the rows of a stored table depend on."""
+        """The inputs that decide the rows of a stored table."""
         return [self.fingerprint, *self.source.forms]
 
     def classes_of(self, columns: Mapping[str, str | None]) -> ClassNames:

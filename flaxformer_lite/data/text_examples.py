@@ -185,7 +185,7 @@ def open_text_rows(
 
 
 class Mixture(NamedTuple):
-    """What a Dataset needs of a mixture."""
+    """The parts of a mixture that a Dataset is made of."""
 
     splits: Mapping[str, ConcatRecords]
     fingerprint: str

@@ -122,7 +122,7 @@ class WritesText(Protocol):
 
 
 class StepTools(NamedTuple):
-    """What a run lets the step of an objective do, besides training.
+    """The tools that a run gives to the step of an objective.
 
     Attributes:
       save_record: keeps a record of a step, as JSON with its "step"; lines for each of its rows,

@@ -54,7 +54,7 @@ class Tokenizer(Protocol):
 
 
 class Encoder(Protocol):
-    """What tasks encode rows with (data/encoding.py).
+    """Encodes the texts of a table for a task (data/encoding.py).
 
     `frame` joins texts without special tokens to rows with them: their `token_ids`, or `spans`.
     """

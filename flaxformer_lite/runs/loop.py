@@ -146,7 +146,7 @@ def train_experiment(
 
 
 class _Run(NamedTuple):
-    """What the callbacks of a run are made of."""
+    """The parts of which the callbacks of a run are made."""
 
     experiment: Experiment
     begin: Begin

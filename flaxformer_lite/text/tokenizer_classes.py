@@ -1,4 +1,4 @@
-"""What transformers' classes of tokenizers do to a tokenizer.json.
+"""Applies what transformers' classes of tokenizers do to a tokenizer.json.
 
 The generic class takes the file as it is; others build the first steps, and the special tokens
 around texts, again from the fields of tokenizer_config.json. Here they are changed where the fields

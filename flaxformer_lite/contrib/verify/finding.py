@@ -65,7 +65,8 @@ def relative_difference(got: Array, due: Array, least: float = 0.0) -> float:
       got, due: arrays of one shape; NaN differs from every number, and infinities from all others.
       least: the number to divide by if it is larger.
     """
-    got, due = np.asarray(got, np.float32), np.asarray(due, np.float32)
+    got = np.asarray(got, np.float32)
+    due = np.asarray(due, np.float32)
     differ = got != due
     distance = float(np.abs(got[differ] - due[differ]).max(initial=0.0))
     if distance == 0:

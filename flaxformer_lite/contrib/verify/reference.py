@@ -39,7 +39,9 @@ def check_reference(subject: Subject, folder: str | Path) -> Iterator[Finding]:
         of_decoder = subject.reads_source and not name.startswith("encoder")
         mask = inputs.get("decoder_attention_mask" if of_decoder else "attention_mask")
         if mask is not None and mask.shape == value.shape[:2]:
-            got, value = got[mask != 0], value[mask != 0]
+            is_read = mask != 0
+            got = got[is_read]
+            value = value[is_read]
         yield compare(f"reference: {name}", got, value)
 
 

@@ -1,4 +1,4 @@
-"""What differs by kind of device. Callers ask for what they want to compute, and `ops_of` chooses.
+"""Operations that differ by kind of device. Callers say what they compute, and `ops_of` chooses.
 
 None of it changes a number by more than rounding; nn/functions/tuning.py has what it is made of.
 """
